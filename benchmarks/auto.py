@@ -28,7 +28,7 @@ from torch.utils.data import Dataset
 import headrace
 import results
 from bottlenecks import Busy, Photos, Remote, spin
-from headrace.core.memory import shared_out_memory
+from headrace.core.process.memory import shared_out_memory
 
 BUDGET = 1_000_000_000
 """Bytes that workers may take in the last row."""

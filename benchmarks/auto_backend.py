@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 import headrace
 from bottlenecks import Photos
-from headrace.core.machine import cores
+from headrace.core.process.machine import cores
 from results import Row, Table, option, show
 from results import write as write_results
 from small_batches import Data, rows_of

@@ -80,7 +80,7 @@ class Bucket:
             self.names.append(key)
 
     def _fill_tar(self) -> None:
-        from headrace.data.formats.tar_kept_index import keep_index
+        from headrace.data.formats.tar.kept_index import keep_index
 
         for shard, numbers in enumerate(np.array_split(np.arange(len(self.data)), SHARDS)):
             key = f"tar/{shard:03d}.tar"

@@ -30,13 +30,13 @@ from tests.servers import rabbitmq
 from tests.servers.processes import free_ports
 
 import results
-from headrace.core.memory import PeakMemory, tree_memory
-from headrace.sources.amqp import AmqpAddress
-from headrace.sources.journal import JournalWriter
-from headrace.sources.journal_log import JournalLog, JournalSource
-from headrace.sources.journal_reader import JournalReader
-from headrace.sources.rabbitmq import RabbitQueue
-from headrace.sources.sockets import SocketSource
+from headrace.core.process.memory import PeakMemory, tree_memory
+from headrace.sources.brokers.amqp import AmqpAddress
+from headrace.sources.brokers.rabbitmq import RabbitQueue
+from headrace.sources.brokers.sockets import SocketSource
+from headrace.sources.journal.journal import JournalWriter
+from headrace.sources.journal.journal_log import JournalLog, JournalSource
+from headrace.sources.journal.reader import JournalReader
 
 SIZES = (256, 4096)
 LIMIT = 4 << 20

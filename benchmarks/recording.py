@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 import headrace
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 from headrace.loader.iterator import LoaderIterator
 from headrace.telemetry.stack_sampler import StackSampler
 from headrace.telemetry.stopwatch import NO_TIMES, Stopwatch

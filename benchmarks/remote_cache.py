@@ -22,7 +22,7 @@ import numpy as np
 import bucket as buckets
 import headrace
 from bucket import SAMPLE, Bucket
-from headrace.storage import fetcher
+from headrace.storage.fetching import fetcher
 from rates import all_in_turn
 from results import OURS, Row, Table, option, show, write
 

@@ -43,7 +43,7 @@ from tests.servers.hosts import HostsHere, Machine, placed_on
 from tests.servers.networks import networks
 
 import headrace
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 
 BATCH = 64
 SIZE = 224

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import headrace
-from headrace.data.formats.tar_kept_index import keep_index
+from headrace.data.formats.tar.kept_index import keep_index
 from rates import Loop, all_in_turn, exhaust, show_rates
 from results import Row, Table, option, peer, write
 

@@ -1,8 +1,8 @@
 """Tables of databases: headrace.open, bare loops of the drivers, and torch's loader over a cursor, in turn, in one run.
 
-    python benchmarks/sql.py                    PostgreSQL and SQLite
-    python benchmarks/sql.py sqlite             one of them
-    python benchmarks/sql.py --json FILE        also write the figures there; --rows 20000: of fewer rows
+    python benchmarks/tables.py                    PostgreSQL and SQLite
+    python benchmarks/tables.py sqlite             one of them
+    python benchmarks/tables.py --json FILE        also write the figures there; --rows 20000: of fewer rows
 
 PostgreSQL runs on this machine, from its Debian package, with its data in a temporary folder. Tables have 200,000 rows
 of a key, a float and a whole number, and those named "arrays" 32 floats more (in SQLite: as bytes). Batches of 512, no
@@ -32,7 +32,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import headrace
-from headrace.data.formats import sql
+from headrace.data.formats.sql import tables
 from rates import Loop, all_in_turn, exhaust, show_rates
 from results import Row, Table, option
 from results import write as write_results
@@ -125,8 +125,8 @@ def measure(where: str, url: str, adbc: Any, connection: Any, rows: int, rounds:
     for table, columns in COLUMNS.items():
         has_array = table == "arrays"
         kept = held(url, table, rows)
-        limit = sql.KEPT
-        sql.KEPT = 0
+        limit = tables.KEPT
+        tables.KEPT = 0
         query = f"select {columns} from {table}"
         loaders: dict[str, Any] = {
             "headrace, in order": headrace.DataLoader(headrace.open(url, table=table, key="id"), BATCH),
@@ -156,7 +156,7 @@ def measure(where: str, url: str, adbc: Any, connection: Any, rows: int, rounds:
         figures = {name.replace("torch over a cursor", "torch"): values for name, values in rates.items()}
         figures["headrace"] = figures.pop("headrace, in order")
         made.append(Table(title, "rows/s", [Row("in order", figures)], CHECKED))
-        sql.KEPT = limit
+        tables.KEPT = limit
 
     return made
 

@@ -28,7 +28,7 @@ from torch.utils.data import Dataset
 
 import headrace
 import results
-from headrace.core.memory import tree_memory
+from headrace.core.process.memory import tree_memory
 
 ROW = 1 << 16
 CHECKED = "All samples of both epochs were checked."

@@ -397,7 +397,7 @@ def paths(folder: Path, rounds: int, share: float) -> list[Table]:
 
 def watched(name: str, loader: Any) -> list[float]:
     """Returns the memory of all processes at the first batch, after an epoch and after a second one, in MB."""
-    from headrace.core.memory import tree_memory
+    from headrace.core.process.memory import tree_memory
 
     def rest(iterator: Any) -> None:
         if any(int(batch.sum()) != 50 * len(batch) for batch in iterator):

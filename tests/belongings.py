@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import DataLoader
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 
 Children = Callable[[], list[BaseProcess]]
 """Tells which child processes were started since the test began and still run: the fixture `children`."""

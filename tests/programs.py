@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy
 
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 from headrace.testing.belongings import command_of, status_of
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ PRELOADED = (
     "headrace.cli.app",
     "headrace.data.convert.pack",
     "headrace.data.convert.verify",
-    "headrace.measure.replacing",
+    "headrace.measure.loader_replacement",
     "headrace.testing",
 )
 """Modules that all programs find imported."""

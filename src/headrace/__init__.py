@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.printable import guard_log
+from headrace.core.text.printable import guard_log
 from headrace.version import __version__
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         UsageError,
         WorkerDiedError,
     )
-    from headrace.core.rng import rng
+    from headrace.core.randomness.rng import rng
     from headrace.core.sharding import shard
     from headrace.core.world import Shard
     from headrace.data.blobs import Blobs
@@ -258,7 +258,7 @@ _HOMES = {
     "open": "headrace.data.opening",
     "open_writer": "headrace.data.formats.registry",
     "pack": "headrace.data.convert.pack",
-    "rng": "headrace.core.rng",
+    "rng": "headrace.core.randomness.rng",
     "save_state": "headrace.loader.rank_files",
     "shard": "headrace.core.sharding",
     "step": "headrace.data.staged.steps",

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.batches import partial_loading
 from headrace.batches.partial_loading import PartialLoading
-from headrace.core.activity import STOP_ROW, STOP_TASK, TASK, private_activity
+from headrace.core.process.activity import STOP_ROW, STOP_TASK, TASK, private_activity
 
 
 class Clock:

@@ -17,11 +17,11 @@ from rich.console import Console
 
 from headrace.cli.prepare import TerminalProgress, run_prepare
 from headrace.core.errors import DatasetError, FormatError, UsageError
-from headrace.data import prepare
 from headrace.data.formats import memmap
-from headrace.data.prepare import CHECKSUMS, CLASSES, DatasetCopy, prepare_fashion_mnist, prepare_npz_demo
-from headrace.data.storage.download import DownloadError, Patience
-from tests.data.storage.server import Mirror, md5, serving
+from headrace.data.prepare import datasets
+from headrace.data.prepare.datasets import CHECKSUMS, CLASSES, DatasetCopy, prepare_fashion_mnist, prepare_npz_demo
+from headrace.data.prepare.download import DownloadError, Patience
+from tests.data.prepare.server import Mirror, md5, serving
 
 SIZES = {"train": 50, "t10k": 20}
 
@@ -299,8 +299,8 @@ def test_a_demo_without_samples_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def small(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """The command takes the small dataset for the real one, from its own mirror."""
-    monkeypatch.setattr(prepare, "CHECKSUMS", fake.checksums)
-    monkeypatch.setattr(prepare, "MIRRORS", (fake.mirror.url,))
+    monkeypatch.setattr(datasets, "CHECKSUMS", fake.checksums)
+    monkeypatch.setattr(datasets, "MIRRORS", (fake.mirror.url,))
     return fake
 
 

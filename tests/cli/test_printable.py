@@ -14,7 +14,7 @@ from rich.table import Table
 
 import headrace
 from headrace.core.errors import FormatError, explain
-from headrace.core.printable import printable
+from headrace.core.text.printable import printable
 from headrace.telemetry.terminal import Terminal
 from tests import programs
 

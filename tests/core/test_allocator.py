@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import resource
 
-from headrace.core.allocator import keep_freed_memory
+from headrace.core.process.allocator import keep_freed_memory
 
 keep_freed_memory()
 

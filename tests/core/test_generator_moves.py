@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.core import generator_moves
-from headrace.core.generator_moves import GeneratorMoves
-from headrace.core.rng import global_states, global_states_kept
-from headrace.core.unseeded import Unseeded
+from headrace.core.randomness import generator_moves
+from headrace.core.randomness.generator_moves import GeneratorMoves
+from headrace.core.randomness.rng import global_states, global_states_kept
+from headrace.core.randomness.unseeded import Unseeded
 from headrace.transforms.adapters import seeded_globals
 
 DRAWS: list[Callable[[], Any]] = [

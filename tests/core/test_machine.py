@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core import machine
-from headrace.core.machine import cores
+from headrace.core.process import machine
+from headrace.core.process.machine import cores
 from headrace.core.world import local_world_size
 
 

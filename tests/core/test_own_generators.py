@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import headrace
-from headrace.core.own_generators import LONGEST, OwnGenerators, generators_of
+from headrace.core.randomness.own_generators import LONGEST, OwnGenerators, generators_of
 from headrace.data.stored import StoredDataset
 
 MAKERS: dict[str, Any] = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.core.parent_watch import ParentWatch
+from headrace.core.process.parent_watch import ParentWatch
 from headrace.workers.processes.handle import readable
 
 pytestmark = [

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 
 PARENT = """
 import subprocess, sys

@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from headrace.core.reused_memory import KEPT, SMALLEST, ReusedMemory
+from headrace.core.process.reused_memory import KEPT, SMALLEST, ReusedMemory
 
 COUNT = SMALLEST // 4
 

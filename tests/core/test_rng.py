@@ -9,7 +9,14 @@ import numpy as np
 import torch
 
 import headrace
-from headrace.core.rng import SAMPLE, SampleStreams, begin_stream, enter_step, follows_streams, global_states_kept
+from headrace.core.randomness.rng import (
+    SAMPLE,
+    SampleStreams,
+    begin_stream,
+    enter_step,
+    follows_streams,
+    global_states_kept,
+)
 
 
 def drawn() -> tuple[float, float, float, float]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.temporary_folder import temporary_folder
+from headrace.core.files.temporary_folder import temporary_folder
 
 ENDED_AS_SOON_AS_IT_IS_THERE = """
 import os, signal
-from headrace.core.temporary_folder import temporary_folder
+from headrace.core.files.temporary_folder import temporary_folder
 
 make = os.mkdir
 

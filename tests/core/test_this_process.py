@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from headrace.core import this_process
+from headrace.core.process import this_process
 from headrace.data.formats.protocol import Handle
 
 

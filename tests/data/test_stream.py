@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.data.formats import tar_files
 from headrace.data.formats.columns import Block
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.registry import open_writer
+from headrace.data.formats.tar import shard_files
 
 SCHEMA = Schema((Field("number", "fixed", np.dtype(np.int64)),))
 
@@ -63,13 +63,13 @@ def test_a_stream_goes_on_in_smaller_pieces_than_it_was_read_in(shards: str) -> 
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the shards whose headers were walked."""
     names: list[str] = []
-    real = tar_files.index_of
+    real = shard_files.index_of
 
     def index_of(name: str) -> Any:
         names.append(Path(name).name)
         return real(name)
 
-    monkeypatch.setattr(tar_files, "index_of", index_of)
+    monkeypatch.setattr(shard_files, "index_of", index_of)
     return names
 
 
@@ -122,7 +122,7 @@ def test_a_shard_that_is_gone_is_left_out_where_that_is_asked_for(shards: str, t
 def test_indices_that_take_too_much_memory_are_walked_again(
     shards: str, walked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tar_files, "KEPT", 0)
+    monkeypatch.setattr(shard_files, "KEPT", 0)
     loader = headrace.DataLoader(headrace.open(shards).stream(), batch_size=10)
     first = numbers(loader)
     seen = len(walked)

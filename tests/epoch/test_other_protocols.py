@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import headrace
 from headrace import DataLoader
-from headrace.core import said
+from headrace.core.text import log_once
 
 from .other_protocols import (
     LENGTH,
@@ -80,7 +80,7 @@ def numbers(batches: Any) -> list[int]:
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has each test hear what is said once in a process."""
-    monkeypatch.setattr(said, "_said", set())
+    monkeypatch.setattr(log_once, "_said", set())
 
 
 @every_way

@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import headrace
-from headrace.core import atomic_file
 from headrace.core.errors import StateError, UsageError
+from headrace.core.files import atomic_file
 from headrace.epoch.snapshot import sealed
 
 LENGTH = 48

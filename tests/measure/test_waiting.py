@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 import headrace
-from headrace.core.memory import tree_memory
+from headrace.core.process.memory import tree_memory
 from headrace.measure.measurement import MeasuredLoader, Measurement
-from headrace.measure.waiting import EpochWatch, LoaderRecord
+from headrace.measure.wait_shares import EpochWatch, LoaderRecord
 from headrace.telemetry.batch_size import batch_length
 from headrace.telemetry.recorder import Recorder
 from headrace.telemetry.recording import Setting

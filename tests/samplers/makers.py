@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.core.counter import words_at
+from headrace.core.randomness.counter_based import words_at
 from headrace.samplers import (
     BlockShuffleSampler,
     ClassBalancedSampler,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.counter import stream_key, uniforms_at, words_at
 from headrace.core.errors import UsageError
+from headrace.core.randomness.counter_based import stream_key, uniforms_at, words_at
 from headrace.samplers.permutation import Permutation, Permutations
 
 

@@ -12,8 +12,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.core.counter import uniforms_at
 from headrace.core.errors import UsageError
+from headrace.core.randomness.counter_based import uniforms_at
 from headrace.samplers import WeightedSampler
 from headrace.samplers.weighted import drawn_by
 from tests.samplers.makers import ALONE

@@ -6,7 +6,7 @@ import gc
 import os
 import weakref
 
-from headrace.core.per_process import PerProcess
+from headrace.core.process.per_process import PerProcess
 
 
 class Thing:

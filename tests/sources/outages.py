@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pytest
 
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 from tests.sources.every_source import SOURCES, Source, kafka
 
 WAYS = ("stopped", "ended")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.sources.closing import Closing
+from headrace.sources.feed.span_rule import Closing
 
 LOGS = st.dictionaries(st.integers(0, 6), st.lists(st.integers(0, 40), max_size=30).map(tuple), min_size=1, max_size=5)
 

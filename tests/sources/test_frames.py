@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
-from headrace.sources.frames import Frames, frames
+from headrace.sources.brokers.frames import Frames, frames
 
 LARGEST = 1000
 LINES = st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b" ").replace(b"\r", b" ")), max_size=8)

@@ -16,11 +16,11 @@ import pytest
 
 import headrace
 from headrace.core.errors import StorageError
-from headrace.sources import journal_folder
-from headrace.sources.journal import JournalWriter
-from headrace.sources.journal_folder import IDS, TRIM, segments_in
-from headrace.sources.journal_reader import JournalReader
-from headrace.sources.journal_segments import segment_name
+from headrace.sources.journal import folder
+from headrace.sources.journal.folder import IDS, TRIM, segments_in
+from headrace.sources.journal.journal import JournalWriter
+from headrace.sources.journal.reader import JournalReader
+from headrace.sources.journal.segments import segment_name
 from tests.sources.reading import opened, take, until
 from tests.sources.test_receiving import Broker, source_of
 
@@ -239,7 +239,7 @@ def test_other_failures_of_the_disk_are_errors_of_the_journal(tmp_path: Path, mo
 def test_the_process_that_writes_is_still_named(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("123456789")
     writer = JournalWriter(tmp_path)
-    with pytest.raises(journal_folder.JournalTaken, match=f"process {os.getpid()} writes"):
+    with pytest.raises(folder.JournalTaken, match=f"process {os.getpid()} writes"):
         JournalWriter(tmp_path)
     writer.close()
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import FormatError, RecordsLostError, StorageError
-from headrace.core.temporary_folder import temporary_folder
-from headrace.sources.journal import JournalWriter
-from headrace.sources.journal_folder import TRIM, JournalTaken, segments_in
-from headrace.sources.journal_reader import JournalReader
-from headrace.sources.journal_segments import HEAD, RECORD, segment_name
+from headrace.core.files.temporary_folder import temporary_folder
+from headrace.sources.journal.folder import TRIM, JournalTaken, segments_in
+from headrace.sources.journal.journal import JournalWriter
+from headrace.sources.journal.reader import JournalReader
+from headrace.sources.journal.segments import HEAD, RECORD, segment_name
 
 EVERYTHING = 1 << 40
 

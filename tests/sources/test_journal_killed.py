@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.sources.journal_reader import JournalReader
+from headrace.sources.journal.reader import JournalReader
 from tests import programs
 
 pytestmark = pytest.mark.thorough
 
 KILLED = """
 import os, random, sys
-from headrace.sources.journal import JournalWriter
+from headrace.sources.journal.journal import JournalWriter
 
 folder, first, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)

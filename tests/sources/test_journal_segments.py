@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.journal_recovery import whole_until
-from headrace.sources.journal_segments import (
+from headrace.sources.journal.recovery import whole_until
+from headrace.sources.journal.segments import (
     FIRST_OF_GROUP,
     HEAD,
     RECORD,

@@ -15,8 +15,8 @@ import pytest
 
 import headrace
 from headrace.core.errors import RecordsLostError, SampleError, StateError, StorageError, UsageError
-from headrace.sources.kafka import KafkaSource
-from headrace.storage.io_client import IO_PROCESS
+from headrace.sources.brokers.kafka import KafkaSource
+from headrace.storage.fetching.io_client import IO_PROCESS
 from tests.sources.loading import flat, ids_of, loader_of, read, values
 
 pytest.importorskip("confluent_kafka")

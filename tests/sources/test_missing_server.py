@@ -13,8 +13,9 @@ import pytest
 import headrace
 from headrace.core.errors import StorageError
 from headrace.core.spans import Beginning
-from headrace.sources import kafka, outage
-from headrace.sources.feed import Feed
+from headrace.sources import outage
+from headrace.sources.brokers import kafka
+from headrace.sources.feed.feed import Feed
 from tests.servers.processes import free_ports
 from tests.sources.loading import values
 

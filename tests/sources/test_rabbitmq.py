@@ -18,12 +18,12 @@ import pytest
 
 import headrace
 from headrace.core.errors import RecordsLostError, StorageError, UsageError
-from headrace.sources.amqp import AmqpAddress
-from headrace.sources.journal import JournalWriter
-from headrace.sources.journal_log import JournalSource
-from headrace.sources.rabbitmq import RabbitQueue
-from headrace.sources.rabbitmq_streams import RabbitStreamSource
-from headrace.sources.receivers import Away
+from headrace.sources.brokers.amqp import AmqpAddress
+from headrace.sources.brokers.rabbitmq import RabbitQueue
+from headrace.sources.brokers.rabbitmq_streams import RabbitStreamSource
+from headrace.sources.journal.journal import JournalWriter
+from headrace.sources.journal.journal_log import JournalSource
+from headrace.sources.journal.receiver import Away
 from headrace.testing.leaks import no_leaks
 from tests import programs
 from tests.servers.rabbitmq import RabbitMQ
@@ -102,9 +102,9 @@ def test_a_message_of_64_megabytes(shared_rabbitmq: RabbitMQ, name: str, journal
 
 KILLED = """
 import sys, threading
-from headrace.sources import rabbitmq
-from headrace.sources.amqp import AmqpAddress
-from headrace.sources.journal_log import JournalSource
+from headrace.sources.brokers import rabbitmq
+from headrace.sources.brokers.amqp import AmqpAddress
+from headrace.sources.journal.journal_log import JournalSource
 # Killed when the messages are in the journal, and before the broker is told.
 rabbitmq.RabbitReceiver.ack = lambda self, token: (print("safe", flush=True), threading.Event().wait())
 log = JournalSource(rabbitmq.RabbitQueue(AmqpAddress(sys.argv[1])), sys.argv[2]).open()
@@ -203,7 +203,7 @@ def test_a_queue_that_was_there_is_waited_for(
     shared_rabbitmq: RabbitMQ, name: str, journal: str, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
     if not comes_back:
-        monkeypatch.setattr("headrace.sources.amqp_consumer.MISSING", 0.0)
+        monkeypatch.setattr("headrace.sources.brokers.amqp_consumer.MISSING", 0.0)
     declare(shared_rabbitmq, name)
     publish(shared_rabbitmq, name, numbers(0, 5))
     with opened(queue(shared_rabbitmq, name, journal)) as log:
@@ -224,7 +224,7 @@ def test_a_queue_that_was_there_is_waited_for(
 
 
 def test_a_server_that_accepts_and_says_nothing_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.amqp.CONNECTING", 0.1)
+    monkeypatch.setattr("headrace.sources.brokers.amqp.CONNECTING", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = AmqpAddress(f"amqp://127.0.0.1:{server.getsockname()[1]}/q")
         with pytest.raises(Away, match="Timeout"):

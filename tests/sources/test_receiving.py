@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import StorageError
-from headrace.sources.journal_log import JournalSource
-from headrace.sources.journal_reader import JournalReader
-from headrace.sources.receivers import Away, Messages
+from headrace.sources.journal.journal_log import JournalSource
+from headrace.sources.journal.reader import JournalReader
+from headrace.sources.journal.receiver import Away, Messages
 from tests.sources.reading import LIMIT, opened, take, until
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.core.errors import RecordsLostError, StorageError, UsageError
+from headrace.sources.brokers.redis_address import RedisAddress, id_at, value_of
+from headrace.sources.brokers.redis_streams import RedisStreamSource
 from headrace.sources.log import count_records
-from headrace.sources.redis_address import RedisAddress, id_at, value_of
-from headrace.sources.redis_streams import RedisStreamSource
 from headrace.testing.leaks import no_leaks
 from tests.servers.redis import Redis
 from tests.sources.reading import LIMIT, opened, take, until

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import RecordsLostError, StorageError, UsageError
-from headrace.sources.journal_log import JournalSource
-from headrace.sources.sockets import SocketSource
+from headrace.sources.brokers.sockets import SocketSource
+from headrace.sources.journal.journal_log import JournalSource
 from headrace.testing.leaks import no_leaks
 from tests import programs
 from tests.servers.processes import free_ports, listens
@@ -213,8 +213,8 @@ def test_two_logs_of_a_process_share_what_receives(port: int, journal: str) -> N
 
 READS = """
 import sys
-from headrace.sources.journal_log import JournalSource
-from headrace.sources.sockets import SocketSource
+from headrace.sources.journal.journal_log import JournalSource
+from headrace.sources.brokers.sockets import SocketSource
 log = JournalSource(SocketSource(sys.argv[1]), sys.argv[2]).open()
 print("receives" if log.receives else "reads", flush=True)
 while True:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.storage.io_client import IO_PROCESS
+from headrace.storage.fetching.io_client import IO_PROCESS
 from tests.servers.parent import bound_to_this_process
 from tests.servers.processes import end
 from tests.sources.every_source import SOURCES

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.core.errors import StorageError
 from headrace.core.spans import Beginning, NothingYetError
-from headrace.sources.feed_options import FeedOptions
-from headrace.sources.supply import LocalSupply
+from headrace.sources.feed.feed_options import FeedOptions
+from headrace.sources.feed.supply import LocalSupply
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 import headrace
-from headrace.storage.io_client import IO_PROCESS
+from headrace.storage.fetching.io_client import IO_PROCESS
 
 
 def ids_of(batch: object) -> list[int]:

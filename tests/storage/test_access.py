@@ -13,10 +13,10 @@ import pytest
 
 import headrace
 from headrace.core.errors import HeadraceError, MissingExtraError, StorageError, UsageError
-from headrace.storage.access import CLIENT_OPTIONS, STORE_OPTIONS, access_to
-from headrace.storage.cloud_requests import CLIENT_ONLY
 from headrace.storage.locations import Location, parse, url_options
-from headrace.storage.objects import open_store, store_config
+from headrace.storage.stores.access import CLIENT_OPTIONS, STORE_OPTIONS, access_to
+from headrace.storage.stores.cloud_requests import CLIENT_ONLY
+from headrace.storage.stores.objects import open_store, store_config
 from tests.servers.faulty import Fault, FaultyServer
 
 BUCKET = Location("s3", "b", "")

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFoundError, StorageError
-from headrace.storage.cloud_requests import PART_BYTES, retry_config
 from headrace.storage.locations import Location, parse
-from headrace.storage.objects import Store, open_store
-from headrace.storage.retrying import RetryLimits
+from headrace.storage.stores.cloud_requests import PART_BYTES, retry_config
+from headrace.storage.stores.objects import Store, open_store
+from headrace.storage.stores.retries import RetryLimits
 from tests.pairs import pairwise
 from tests.servers.faulty import Fault, FaultyServer, etag_of, secured
 
@@ -32,7 +32,9 @@ IMPATIENT: dict[str, object] = {"read_timeout": 0.4}
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between repetitions; their number and their order stay as they are."""
-    monkeypatch.setattr("headrace.storage.access.RetryLimits", partial(RetryLimits, first_wait=0.01, longest_wait=0.05))
+    monkeypatch.setattr(
+        "headrace.storage.stores.access.RetryLimits", partial(RetryLimits, first_wait=0.01, longest_wait=0.05)
+    )
 
 
 SCHEMES = ["http", "s3"]

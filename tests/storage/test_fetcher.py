@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from headrace.core.errors import StorageError
-from headrace.storage.answers import LARGE
-from headrace.storage.fetcher import Fetcher
-from headrace.storage.in_flight import FIRST
-from headrace.storage.plan import Plan
-from headrace.storage.ranges import ByteRange, Coming, ObjectVersion
-from headrace.storage.retrying import CONNECTION, THROTTLED
-from headrace.storage.sources import Brought
+from headrace.storage.fetching.answers import LARGE
+from headrace.storage.fetching.fetcher import Fetcher
+from headrace.storage.fetching.in_flight import FIRST
+from headrace.storage.fetching.range_sources import Brought
+from headrace.storage.fetching.ranges import ByteRange, Coming, ObjectVersion
+from headrace.storage.fetching.read_plan import Plan
+from headrace.storage.stores.retries import CONNECTION, THROTTLED
 
 SIZE = 1000
 FAR = 1 << 20

@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace.core.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
 from headrace.storage.locations import parse
-from headrace.storage.objects import Store, open_store
+from headrace.storage.stores.objects import Store, open_store
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ sys.modules["s3fs"] = None
 sys.modules["adlfs"] = None
 from headrace.core.errors import MissingExtraError
 from headrace.storage.locations import parse
-from headrace.storage.objects import open_store
+from headrace.storage.stores.objects import open_store
 for url in ("s3://b", "az://c"):
     try:
         open_store(parse(url))
@@ -151,7 +151,7 @@ for url in ("s3://b", "az://c"):
 def test_storage_is_light_until_it_is_used() -> None:
     script = """
 import sys
-import headrace.storage.locations, headrace.storage.objects
+import headrace.storage.locations, headrace.storage.stores.objects
 headrace.storage.locations.parse("s3://bucket/key")
 heavy = {"torch", "obstore", "fsspec", "numpy", "pyarrow", "asyncio"} & sys.modules.keys()
 sys.exit(" ".join(heavy) or 0)

@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from headrace.storage.in_flight import FIRST, MOST, InFlight
+from headrace.storage.fetching.in_flight import FIRST, MOST, InFlight
 
 
 def simulate(in_flight: InFlight, latency: float, rate: float, size: int, seconds: float, begin: float = 0.0) -> float:

@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import ObjectNotFoundError, StorageError
-from headrace.storage import unix_sockets
-from headrace.storage.endpoint import endpoint
-from headrace.storage.io_client import PREFIX, SOCKET, IOClient, IOProcess
+from headrace.storage.fetching import unix_sockets
+from headrace.storage.fetching.endpoint import endpoint
+from headrace.storage.fetching.io_client import PREFIX, SOCKET, IOClient, IOProcess
+from headrace.storage.fetching.ranges import ByteRange, Coming, ObjectVersion
+from headrace.storage.fetching.read_plan import Plan
 from headrace.storage.locations import parse
-from headrace.storage.objects import store_config
-from headrace.storage.plan import Plan
-from headrace.storage.ranges import ByteRange, Coming, ObjectVersion
-from headrace.storage.stores import RegisteredStore, StoreSettings, known, register
+from headrace.storage.stores.objects import store_config
+from headrace.storage.stores.registry import RegisteredStore, StoreSettings, known, register
 from tests.servers.faulty import Fault, FaultyServer
 
 DATA = os.urandom(100_000)
@@ -84,12 +84,12 @@ def test_ranges_come_as_they_are_stored(io_process: IOProcess, objects: list[Byt
 
 TELLS = """
 import json, sys
-from headrace.storage.endpoint import endpoint
-from headrace.storage.io_client import IOProcess
+from headrace.storage.fetching.endpoint import endpoint
+from headrace.storage.fetching.io_client import IOProcess
 from headrace.storage.locations import parse
-from headrace.storage.objects import store_config
-from headrace.storage.ranges import ByteRange, ObjectVersion
-from headrace.storage.stores import StoreSettings, cache_settings, register
+from headrace.storage.stores.objects import store_config
+from headrace.storage.fetching.ranges import ByteRange, ObjectVersion
+from headrace.storage.stores.registry import StoreSettings, cache_settings, register
 
 folder, options, told_here = json.loads(sys.argv[1])
 settings = cache_settings(folder, None, "s3://b")
@@ -233,7 +233,7 @@ def test_a_child_that_somebody_forked_reads_through_one_of_its_own(objects: list
 
 PARENT = """
 import sys, time
-from headrace.storage.io_client import IOProcess
+from headrace.storage.fetching.io_client import IOProcess
 running = IOProcess()
 print(running.pid, running.address, flush=True)
 sys.stdin.read()
@@ -274,7 +274,7 @@ def test_ctrl_c_is_for_its_parent(io_process: IOProcess, objects: list[ByteRange
 
 FORKING_PARENT = """
 import os, sys, time
-from headrace.storage.io_client import IOProcess
+from headrace.storage.fetching.io_client import IOProcess
 running = IOProcess()
 child = os.fork()
 if child == 0:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.storage.meter import MOST, WIDTH, Meter
-from headrace.storage.ranges import ByteRange, ObjectVersion
-from headrace.storage.seen import Seen
+from headrace.storage.fetching.meter import MOST, WIDTH, Meter
+from headrace.storage.fetching.ranges import ByteRange, ObjectVersion
+from headrace.storage.fetching.seen import Seen
 
 
 def test_bytes_of_a_request_are_spread_over_its_time() -> None:

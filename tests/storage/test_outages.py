@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from headrace.storage import outages
-from headrace.storage.outages import Outage
+from headrace.storage.stores import outages
+from headrace.storage.stores.outages import Outage
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import StorageError
-from headrace.storage.proxies import shown_proxy
+from headrace.storage.stores.proxies import shown_proxy
 from tests.servers.processes import free_ports
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.storage.ranges import FREE, GAP, LARGEST, WANTED, ByteRange, ObjectVersion, Waiting
+from headrace.storage.fetching.ranges import FREE, GAP, LARGEST, WANTED, ByteRange, ObjectVersion, Waiting
 
 A = ObjectVersion("store", "a", None, 1 << 40)
 B = ObjectVersion("store", "b", None, 1 << 40)

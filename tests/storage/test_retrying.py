@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.storage.retrying import CONNECTION, THROTTLED, GaveUp, PassingFailure, RetryLimits, retried
+from headrace.storage.stores.retries import CONNECTION, THROTTLED, GaveUp, PassingFailure, RetryLimits, retried
 
 
 @given(st.integers(1, 1000), st.floats(0, 1))

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.core.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
-from headrace.storage.cloud_requests import PART_BYTES
 from headrace.storage.locations import Location
-from headrace.storage.objects import Store, open_store, store_config
+from headrace.storage.stores.cloud_requests import PART_BYTES
+from headrace.storage.stores.objects import Store, open_store, store_config
 from tests.servers.seaweed import SECRET_KEY, Seaweed
 
 OPEN = Location("s3", "open", "")
@@ -282,7 +282,7 @@ def test_a_forked_child_is_told_what_would_hang(store: Store, shared_seaweed: Se
 import os, sys
 from headrace.core.errors import StorageError
 from headrace.storage.locations import Location
-from headrace.storage.objects import open_store
+from headrace.storage.stores.objects import open_store
 options = {shared_seaweed.options!r}
 open_store(Location("s3", "open", ""), options).list_folder("")
 child = os.fork()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from headrace.storage.cache import CachedObject
+from headrace.storage.fetching.range_sources import BLOCK, bring
+from headrace.storage.fetching.ranges import ByteRange, ObjectVersion
 from headrace.storage.locations import parse
-from headrace.storage.objects import store_config
-from headrace.storage.ranges import ByteRange, ObjectVersion
-from headrace.storage.sources import BLOCK, bring
-from headrace.storage.stores import CacheSettings, RegisteredStore, StoreSettings, register
+from headrace.storage.stores.objects import store_config
+from headrace.storage.stores.registry import CacheSettings, RegisteredStore, StoreSettings, register
 from tests.servers.faulty import FaultyServer
 
 DATA = os.urandom(40 * BLOCK + 100)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.core.machine import cores
+from headrace.core.process.machine import cores
 
 SPIN = "import time\nends = time.monotonic() + 60\nprint('spins', flush=True)\nwhile time.monotonic() < ends: pass"
 """What a busy process runs: it ends by itself after a minute, should nobody end it."""

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 import headrace
 from headrace.batches.fetch_map import MapFetcher
-from headrace.core.activity import COLLATE, LOAD, STAGE, private_activity
+from headrace.core.process.activity import COLLATE, LOAD, STAGE, private_activity
 from headrace.core.torch_internals import torch_default_collate
 from headrace.telemetry import stack_sampler as anatomy
 from headrace.telemetry.recording import Place

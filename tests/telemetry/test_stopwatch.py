@@ -15,8 +15,16 @@ from typing import Any
 
 import pytest
 
-from headrace.core import activity as mark_module
-from headrace.core.activity import COLLATE, COLLATED_FROM, STAGE, Activity, cpu_time, note_collation, private_activity
+from headrace.core.process import activity as mark_module
+from headrace.core.process.activity import (
+    COLLATE,
+    COLLATED_FROM,
+    STAGE,
+    Activity,
+    cpu_time,
+    note_collation,
+    private_activity,
+)
 from headrace.telemetry import stopwatch
 from headrace.telemetry.stopwatch import LONG, NO_TIMES, Stopwatch, Times, joined_times, queued_seconds
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import headrace
 from headrace.core.errors import MissingExtraError, UsageError
-from headrace.core.rng import begin_stream, rng
+from headrace.core.randomness.rng import begin_stream, rng
 from headrace.transforms import albumentations, kornia, torchvision
 from headrace.transforms.entries import like
 from tests.transforms.pictures import encoded, smooth

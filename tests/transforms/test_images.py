@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import headrace
 from headrace.core.errors import SampleError, UsageError
-from headrace.core.rng import begin_stream, rng
+from headrace.core.randomness.rng import begin_stream, rng
 from headrace.transforms import EvalImages, RandomResizedCrop, TrainImages, decode
 from headrace.transforms.drawing import Box, draw_crop
 from headrace.transforms.images import on_grid

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from headrace.core.errors import SampleError
-from headrace.core.rng import begin_stream
+from headrace.core.randomness.rng import begin_stream
 from headrace.transforms import TrainImages, decode
 from headrace.transforms.decoders import lent
 from headrace.transforms.jpeg_rows import decode_upper, layout_of

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from headrace.core.errors import UsageError
-from headrace.core.rng import begin_stream, rng
+from headrace.core.randomness.rng import begin_stream, rng
 from headrace.transforms import (
     CenterCrop,
     ColorJitter,

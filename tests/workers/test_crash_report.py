@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.core import memory
-from headrace.core.activity import COLLATE, IDLE, JUDGE, LOAD, SEND, START, TOGETHER, UNBORN
+from headrace.core.process import memory
+from headrace.core.process.activity import COLLATE, IDLE, JUDGE, LOAD, SEND, START, TOGETHER, UNBORN
 from headrace.workers.crash_report import CrashReport, doing
 from headrace.workers.processes.crash_file import OURS, of_the_user
 from headrace.workers.restart_policy import Sighting

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler
 
-from headrace.core.unseeded import Seeding
+from headrace.core.randomness.unseeded import Seeding
 from headrace.core.world import ALONE
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.opening import Opening

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace import DataLoader
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 from headrace.workers.processes.fork_server import ForkRefused, ForkServer, fork_servers_exist
 from tests import programs
 from tests.workers.fork_server_data import METHODS, ends

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.activity import COLLATE, IDLE, LOAD, SEND, START, TOGETHER, UNBORN
+from headrace.core.process.activity import COLLATE, IDLE, LOAD, SEND, START, TOGETHER, UNBORN
 from headrace.workers.restart_policy import DEATHS, HANGS, IN_A_ROW, RestartPolicy, Sighting
 
 

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 import headrace
 from headrace.batches.index import Positioned
-from headrace.core.activity import LOAD
+from headrace.core.process.activity import LOAD
 from headrace.epoch.deferral import Deferral
 from headrace.epoch.slow_samples import SlowSamples
 from headrace.shared_memory.codec import EncodedBatch, encode

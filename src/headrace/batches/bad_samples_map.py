@@ -13,8 +13,8 @@ from headrace.batches.index import Careful, Positions, split
 from headrace.batches.notes import note_sample
 from headrace.core.errors import SampleError, explain
 from headrace.core.missing_state import MissingState
+from headrace.core.randomness.unseeded import Unseeded
 from headrace.core.spans import SpanKey
-from headrace.core.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample, Stage
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler

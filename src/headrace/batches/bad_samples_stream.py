@@ -7,8 +7,8 @@ from types import GeneratorType
 from typing import Any, Protocol
 
 from headrace.batches.notes import note
-from headrace.core.counter import stream_key
 from headrace.core.errors import SampleError, explain
+from headrace.core.randomness.counter_based import stream_key
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import SPARE

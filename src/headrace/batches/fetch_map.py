@@ -16,7 +16,8 @@ from headrace.batches.index import Careful, Positioned, Positions, split
 from headrace.batches.notes import describe, note, note_sample
 from headrace.batches.partial_loading import PartialLoading
 from headrace.batches.whole_batches import draws_numbers, whole_batches
-from headrace.core.activity import (
+from headrace.core.missing_state import MissingState, state_of
+from headrace.core.process.activity import (
     JUDGE,
     LOAD,
     PLACE,
@@ -27,11 +28,10 @@ from headrace.core.activity import (
     note_collation,
     private_activity,
 )
-from headrace.core.missing_state import MissingState, state_of
+from headrace.core.process.signal_handlers import is_of_signal_handler
 from headrace.core.protocols import is_stateful
-from headrace.core.rng import BATCH, SAMPLE, SampleStreams
-from headrace.core.signal_handlers import is_of_signal_handler
-from headrace.core.unseeded import Unseeded
+from headrace.core.randomness.rng import BATCH, SAMPLE, SampleStreams
+from headrace.core.randomness.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
 
 

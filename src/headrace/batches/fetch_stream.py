@@ -14,11 +14,11 @@ from headrace.batches.bad_samples_stream import StreamBatch
 from headrace.batches.notes import note
 from headrace.batches.stream_source import Source
 from headrace.batches.whole_batches import memory_of
-from headrace.core.activity import Activity, note_collation, private_activity
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
 from headrace.core.missing_state import MissingState
-from headrace.core.rng import BATCH
+from headrace.core.process.activity import Activity, note_collation, private_activity
+from headrace.core.randomness.rng import BATCH
 from headrace.core.sharding import WorkerContext
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.classify import is_never_skipped

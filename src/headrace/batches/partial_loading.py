@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from headrace.core.activity import PLACE, STOP_ROW, STOP_TASK, TASK, Activity
+from headrace.core.process.activity import PLACE, STOP_ROW, STOP_TASK, TASK, Activity
 from headrace.core.stragglers import MUCH, SLOW
 
 WORTH = 20e-6

@@ -9,13 +9,13 @@ from typing import Any
 
 from headrace.batches.bad_samples_stream import Ending
 from headrace.batches.notes import note
-from headrace.core.activity import LOAD, PLACE, STAGE, TOGETHER, Activity, private_activity
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.hugging_face_streams import Beginnings, going_on_from, is_hugging_face_stream, order_of
 from headrace.core.missing_state import MissingState, state_of
+from headrace.core.process.activity import LOAD, PLACE, STAGE, TOGETHER, Activity, private_activity
 from headrace.core.protocols import answers, is_stateful, other_state_protocol
-from headrace.core.resumed_generators import ResumedGenerators
-from headrace.core.rng import SAMPLE, START, SampleStreams
+from headrace.core.randomness.resumed_generators import ResumedGenerators
+from headrace.core.randomness.rng import SAMPLE, START, SampleStreams
 
 PEEKED = 100
 """Samples that are looked at to find a good one, where a whole batch is bad."""

@@ -45,7 +45,7 @@ from headrace.cli.options import (
     store_options,
 )
 from headrace.core.errors import HeadraceError, UsageError
-from headrace.core.machine import cores
+from headrace.core.process.machine import cores
 from headrace.version import __version__
 
 app = typer.Typer(
@@ -195,7 +195,7 @@ def run(
             given[name] = value
 
     from headrace.cli.run import Outputs, run_and_report
-    from headrace.measure.replacing import Replacement
+    from headrace.measure.loader_replacement import Replacement
 
     status = run_and_report(
         script,
@@ -453,7 +453,7 @@ def doctor(
         raise typer.Exit(status)
 
     from headrace.cli.doctor import examine, examine_script
-    from headrace.measure.replacing import Replacement
+    from headrace.measure.loader_replacement import Replacement
 
     if target is not None and is_script:
         replacement = Replacement(plain=plain, ideal=ideal)

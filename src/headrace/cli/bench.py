@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from headrace.core.errors import UsageError
-from headrace.core.printable import printable
+from headrace.core.text.printable import printable
 from headrace.data.formats.registry import format_named
 from headrace.measure.bench.forms import GOOD_FOR
 from headrace.measure.bench.loading import ORDERS, LoaderChoice

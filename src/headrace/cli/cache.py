@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from headrace.core.errors import DatasetError
-from headrace.core.urls import refuse_url
+from headrace.core.text.urls import refuse_url
 from headrace.storage.cache.maintenance import Contents, Report, check, clear, look
 from headrace.storage.locations import local_path
 from headrace.telemetry.formatting import size, some

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from headrace.core.errors import UsageError
-from headrace.core.memory import PeakMemory
+from headrace.core.process.memory import PeakMemory
 from headrace.telemetry.terminal import Terminal
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from headrace.cli.bucket_server import bucket_server, need_weed
 from headrace.cli.demo import example, make_photos, print_table, train
 from headrace.core.extras import extra
-from headrace.core.temporary_folder import temporary_folder
+from headrace.core.files.temporary_folder import temporary_folder
 from headrace.data.convert.pack import pack
 from headrace.telemetry.progress import samples_bar
 from headrace.telemetry.terminal import Terminal

@@ -17,10 +17,10 @@ from rich.table import Table
 
 from headrace.cli.run import Outputs, run_and_report
 from headrace.core.errors import UsageError
-from headrace.core.urls import shown_url
+from headrace.core.text.urls import shown_url
 from headrace.data.opening import open as open_data
 from headrace.loader.reporting import Report
-from headrace.measure.replacing import Replacement
+from headrace.measure.loader_replacement import Replacement
 from headrace.measure.trial_runs import collate_apart, differ_in_size, record_loading, worker_counts_to_try
 from headrace.observe.stats import stats_of
 from headrace.storage.locations import local_path

@@ -18,14 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.core.errors import DatasetError, HeadraceError
-from headrace.core.printable import printable
-from headrace.core.urls import shown_url
+from headrace.core.text.printable import printable
+from headrace.core.text.urls import shown_url
 from headrace.data import opening
 from headrace.data.contact_sheet import make_sheet
-from headrace.data.formats import flat, sql
+from headrace.data.formats import flat
 from headrace.data.formats.columns.schema import Field
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import format_named
+from headrace.data.formats.sql import tables
 from headrace.data.live.opening import is_log
 from headrace.data.tally import PORTION, Tally, looked_at, portions
 from headrace.measure.bench.disk import Footprint, footprint_of
@@ -98,8 +99,8 @@ def _title(format: str) -> str:
     """Returns what a form is called; flat files of numbers are known to no list, since nothing in them says so."""
     if format == flat.NAME:
         return "flat file of numbers"
-    if format == sql.NAME:
-        return sql.TITLE
+    if format == tables.NAME:
+        return tables.TITLE
     return format_named(format).TITLE
 
 

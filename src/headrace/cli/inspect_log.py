@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.core.errors import UsageError
-from headrace.core.printable import printable
+from headrace.core.text.printable import printable
 from headrace.data.live.opening import source_of
-from headrace.sources.journal_log import JournalSource
+from headrace.sources.journal.journal_log import JournalSource
 from headrace.sources.log import Log, Records, count_records
 from headrace.telemetry.terminal import Terminal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 
-from headrace.core.urls import is_url, shown_url
+from headrace.core.text.urls import is_url, shown_url
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
 
 OPTION_NAMES = {

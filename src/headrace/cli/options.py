@@ -86,7 +86,7 @@ def store_options(given: list[str] | None) -> dict[str, object]:
     if not given:
         return {}
 
-    from headrace.storage.access import DURATIONS, LIMIT_OPTIONS
+    from headrace.storage.stores.access import DURATIONS, LIMIT_OPTIONS
 
     options: dict[str, object] = {}
     for text in given:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.core.errors import UsageError
-from headrace.core.urls import shown_url
+from headrace.core.text.urls import shown_url
 from headrace.data import opening
 from headrace.data.building.pool import On
 from headrace.data.convert.pack import pack

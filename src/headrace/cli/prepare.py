@@ -15,16 +15,16 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from headrace.core.errors import DatasetError, HeadraceError, UsageError
-from headrace.core.urls import refuse_url
-from headrace.data import prepare
-from headrace.data.prepare import DatasetCopy, prepare_fashion_mnist, prepare_npz_demo
-from headrace.data.storage.download import Report
+from headrace.core.text.urls import refuse_url
+from headrace.data.prepare import datasets
+from headrace.data.prepare.datasets import DatasetCopy, prepare_fashion_mnist, prepare_npz_demo
+from headrace.data.prepare.download import Report
 from headrace.storage.locations import local_path
 from headrace.telemetry.terminal import Terminal
 
 
 class TerminalProgress:
-    """A `Progress` of `headrace.data.prepare` that draws bars in a terminal."""
+    """A `Progress` of `headrace.data.prepare.datasets` that draws bars in a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -66,10 +66,10 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
             parts = prepare_npz_demo(folder, progress=progress)
         else:
             if mirror is None:
-                mirrors: tuple[str, ...] = prepare.MIRRORS
+                mirrors: tuple[str, ...] = datasets.MIRRORS
             else:
                 mirrors = (mirror,)
-            parts = prepare_fashion_mnist(folder, mirrors, progress=progress, checksums=prepare.CHECKSUMS)
+            parts = prepare_fashion_mnist(folder, mirrors, progress=progress, checksums=datasets.CHECKSUMS)
     except OSError as error:
         # Some of headrace's own errors are OSErrors as well. They say already what is wrong.
         if isinstance(error, HeadraceError):

@@ -24,16 +24,16 @@ from rich.table import Table
 
 from headrace.cli.next_command import OPTION_NAMES, next_command
 from headrace.core.errors import MachineError, UsageError
-from headrace.core.machine import cores
-from headrace.core.memory import machine_memory
-from headrace.core.printable import printable
-from headrace.core.urls import refuse_url
+from headrace.core.process.machine import cores
+from headrace.core.process.memory import machine_memory
+from headrace.core.text.printable import printable
+from headrace.core.text.urls import refuse_url
 from headrace.loader.reporting import Report
 from headrace.measure.children import ChildPlan, children_of, measured_too
+from headrace.measure.loader_replacement import NEED_WORKERS, NOT_PLAIN, Replacement, replace_loader
 from headrace.measure.measurement import Measurement
-from headrace.measure.replacing import NEED_WORKERS, NOT_PLAIN, Replacement, replace_loader
 from headrace.measure.run_script import run_script
-from headrace.measure.waiting import LoaderRecord, TimeIsUp
+from headrace.measure.wait_shares import LoaderRecord, TimeIsUp
 from headrace.observe.chrome_trace import write_trace
 from headrace.observe.diagnosis.certainty import BUSY
 from headrace.observe.diagnosis.diagnose import diagnose

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from rich.console import Console
 
 from headrace.core.errors import HeadraceError
-from headrace.core.urls import is_url, shown_url
+from headrace.core.text.urls import is_url, shown_url
 from headrace.data.convert.bad_images import one_line
 from headrace.data.convert.verified import Verified
 from headrace.data.convert.verify import verify

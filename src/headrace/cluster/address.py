@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.urls import is_port
+from headrace.core.text.urls import is_port
 
 WORDS = ("auto", "local")
 """Addresses that name no machine: a cluster that this machine belongs to, and a new one."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from headrace.core.hidden import hide_secrets
-from headrace.core.printable import printable
+from headrace.core.text.printable import printable
+from headrace.core.text.secrets import hide_secrets
 
 
 class HeadraceError(Exception):

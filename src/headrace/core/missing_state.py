@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from headrace.core.errors import StateError
+from headrace.core.process.signal_handlers import is_of_signal_handler
 from headrace.core.protocols import Stateful
-from headrace.core.signal_handlers import is_of_signal_handler
 
 
 class MissingState(NamedTuple):

@@ -83,7 +83,7 @@ class ReadsRanges(Protocol):
     """Whether it reads from an object store or a server: worker processes then read through one I/O process."""
 
     def byte_ranges(self, keys: npt.NDArray[np.int64]) -> list[Any]:
-        """Returns which byte ranges samples are: a list of `headrace.storage.ranges.ByteRange`.
+        """Returns which byte ranges samples are: a list of `headrace.storage.fetching.ranges.ByteRange`.
 
         Called with keys that come later, so that they are read ahead. keys: int64 [n].
         """

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import UsageError
-from headrace.core.packed_strings import PackedStrings
+from headrace.core.text.packed_strings import PackedStrings
 from headrace.data.formats.columns import Array, Ragged, offsets_of
 from headrace.data.path_table import PathTable
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.counter import spread
 from headrace.core.errors import DatasetError, SampleError, UsageError
 from headrace.core.extras import extra
-from headrace.core.printable import printable
+from headrace.core.randomness.counter_based import spread
+from headrace.core.text.printable import printable
 from headrace.data.formats.columns import Array, Field, Schema
 from headrace.data.formats.protocol import Reader
 from headrace.data.images import decode_image, holds_images

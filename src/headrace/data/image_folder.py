@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError
 from headrace.core.protocols import takes_encoded
-from headrace.core.urls import refuse_url
+from headrace.core.text.urls import refuse_url
 from headrace.data.fluent import Fluent
 from headrace.data.path_table import PathTable
 from headrace.storage.files import identity_of

@@ -22,8 +22,8 @@ from headrace.data.live.opening import LiveOptions, decodes_images, is_log, open
 from headrace.data.stacking import stacking_of
 from headrace.data.stored import StoredDataset
 from headrace.data.tokens import TokenWindows
-from headrace.storage.store_options import options_for
-from headrace.storage.stores import cache_settings
+from headrace.storage.stores.registry import cache_settings
+from headrace.storage.stores.store_options import options_for
 
 
 @overload

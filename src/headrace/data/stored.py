@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import FormatError, UsageError, wrong_argument
-from headrace.core.hidden import hide_secrets
+from headrace.core.text.secrets import hide_secrets
 from headrace.data import gather
 from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Block, Column, Keys, value_of
@@ -28,9 +28,9 @@ from headrace.data.images import decode_image, holds_images, stacked
 from headrace.data.mapped_files import MappedFiles
 from headrace.data.stacking import Stacking, gather_stacked
 from headrace.data.stream import StoredStream
+from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.listing import lookup
 from headrace.storage.locations import is_url
-from headrace.storage.ranges import ByteRange
 
 
 class StoredDataset(Fluent, Dataset[dict[str, Any]]):

@@ -11,13 +11,13 @@ import numpy as np
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import wrong_argument
 from headrace.core.protocols import says_yes
-from headrace.core.rng import rng
+from headrace.core.randomness.rng import rng
 from headrace.core.sharding import current_part, shard
 from headrace.data import gather
 from headrace.data.formats.columns import Array, Block, Keys, concatenated
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Reader
-from headrace.data.formats.tar_reader import new_bytes
+from headrace.data.formats.tar.sample_reader import new_bytes
 from headrace.data.stream_ahead import StreamAhead
 from headrace.data.stream_steps import FluentStream
 from headrace.faults.classify import is_never_skipped

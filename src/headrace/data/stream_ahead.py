@@ -11,10 +11,10 @@ import numpy as np
 from headrace.core.errors import HeadraceError
 from headrace.core.sharding import current_part
 from headrace.data.formats.columns import Keys
-from headrace.storage.endpoint import endpoint
-from headrace.storage.fetcher import PER_RANGE, default_budget
-from headrace.storage.plan import Plan
-from headrace.storage.ranges import ByteRange
+from headrace.storage.fetching.endpoint import endpoint
+from headrace.storage.fetching.fetcher import PER_RANGE, default_budget
+from headrace.storage.fetching.ranges import ByteRange
+from headrace.storage.fetching.read_plan import Plan
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.counter import spread
+from headrace.core.randomness.counter_based import spread
 from headrace.data.formats.columns import Block, Column, Field, Keys, Ragged
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.protocol import Reader

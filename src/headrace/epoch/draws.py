@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from headrace.core.missing_state import state_of
 from headrace.core.protocols import is_stateful, tell_epoch
-from headrace.core.rng import global_states, set_global_states
+from headrace.core.randomness.rng import global_states, set_global_states
 from headrace.core.torch_internals import IterDataPipe
 from headrace.core.world import World
 from headrace.epoch.generators import OrderStates

@@ -11,8 +11,8 @@ from typing import Any
 
 from headrace.core.missing_state import MissingState, why_missing
 from headrace.core.protocols import is_stateful, may_have_states
-from headrace.core.rng import GlobalStates
-from headrace.core.said import warn_once
+from headrace.core.randomness.rng import GlobalStates
+from headrace.core.text.log_once import warn_once
 from headrace.epoch.deferral import Deferral
 from headrace.epoch.indices import Indices, MapIndices
 from headrace.epoch.progress import Delivery, Draw, MapProgress

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from headrace.core.errors import StateError, explain
-from headrace.core.rng import GlobalStates
+from headrace.core.randomness.rng import GlobalStates
 
 WORDS = 625
 """Of the Mersenne Twister of `random`: 624 and the position among them. NumPy has its position elsewhere."""

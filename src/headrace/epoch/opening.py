@@ -9,10 +9,10 @@ from zlib import crc32
 
 import torch
 
-from headrace.core.counter import stream_key
 from headrace.core.hugging_face_streams import is_hugging_face_stream, take_up_order
 from headrace.core.protocols import says_yes
-from headrace.core.rng import GlobalStates, global_states
+from headrace.core.randomness.counter_based import stream_key
+from headrace.core.randomness.rng import GlobalStates, global_states
 from headrace.core.torch_internals import draw_shared_seed
 from headrace.epoch.deferral import Deferral, Moved
 from headrace.epoch.draws import (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from headrace.core.unseeded import Seeding
+from headrace.core.randomness.unseeded import Seeding
 from headrace.epoch.look_ahead import ReadsAhead
 from headrace.epoch.slow_samples import SlowSamples
 from headrace.faults.counts import FaultCounter

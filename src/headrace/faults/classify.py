@@ -16,7 +16,7 @@ from headrace.core.errors import (
     TransportError,
     UsageError,
 )
-from headrace.core.signal_handlers import is_of_signal_handler
+from headrace.core.process.signal_handlers import is_of_signal_handler
 
 Blame = Literal["sample", "moment", "machine", "program"]
 

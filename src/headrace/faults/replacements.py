@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-from headrace.core.counter import stream_key
 from headrace.core.protocols import says_yes
+from headrace.core.randomness.counter_based import stream_key
 from headrace.core.spans import SpanKey
 from headrace.samplers.kept import KeptSampler
 

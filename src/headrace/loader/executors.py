@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from headrace.core.allocator import keep_freed_memory
-from headrace.core.per_process import PerProcess
+from headrace.core.process.allocator import keep_freed_memory
+from headrace.core.process.per_process import PerProcess
 from headrace.core.protocols import is_live
 from headrace.epoch.draws import resumable
 from headrace.loader.options import AskedArguments, as_ray

@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.batches.pinning import pin
-from headrace.core.counter import stream_key
 from headrace.core.errors import UsageError
-from headrace.core.rng import global_states_kept
-from headrace.core.signal_handlers import is_of_signal_handler
+from headrace.core.process.signal_handlers import is_of_signal_handler
+from headrace.core.randomness.counter_based import stream_key
+from headrace.core.randomness.rng import global_states_kept
 from headrace.core.torch_internals import TorchIterator, TorchProcessIterator, profiler_enabled
 from headrace.epoch.draws import announce, changing, pattern_of_draws, pattern_of_reset, random_state, resumable
 from headrace.epoch.epoch import Epoch

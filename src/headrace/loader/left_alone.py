@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from headrace.core.missing_state import no_state
 from headrace.core.protocols import answers, other_state_protocol
-from headrace.core.said import warn_once
+from headrace.core.text.log_once import warn_once
 from headrace.epoch.spec import LoaderSpec
 
 

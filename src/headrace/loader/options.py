@@ -18,7 +18,7 @@ from headrace.cluster.options import Ray
 from headrace.core.errors import UsageError, explain, wrong_argument
 from headrace.core.extras import require
 from headrace.core.lengths import known_length
-from headrace.core.machine import cores
+from headrace.core.process.machine import cores
 from headrace.core.protocols import is_live, is_stateful
 from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe

@@ -21,11 +21,11 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from headrace.core.atomic_file import write_atomically
 from headrace.core.errors import HeadraceError, StateError, wrong_argument
+from headrace.core.files.atomic_file import write_atomically
+from headrace.core.files.regular_files import read_side_file
 from headrace.core.protocols import is_stateful
-from headrace.core.regular import read_side_file
-from headrace.core.urls import refuse_url
+from headrace.core.text.urls import refuse_url
 from headrace.epoch import snapshot
 from headrace.epoch.snapshot import Snapshot
 from headrace.loader.state_bytes import from_bytes, to_bytes

@@ -13,13 +13,13 @@ from headrace.epoch.spec import LoaderSpec
 from headrace.loader.known_order import KnownOrder, may_draw_ahead
 from headrace.loader.remote_datasets import RangesOf, lies_elsewhere, place_of, ranges_of
 from headrace.samplers.key_arrays import Keys
-from headrace.storage.endpoint import Endpoint, endpoint
-from headrace.storage.fetcher import PER_RANGE, default_budget
-from headrace.storage.io_client import IO_PROCESS, IOProcess
+from headrace.storage.fetching.endpoint import Endpoint, endpoint
+from headrace.storage.fetching.fetcher import PER_RANGE, default_budget
+from headrace.storage.fetching.io_client import IO_PROCESS, IOProcess
+from headrace.storage.fetching.ranges import ByteRange
+from headrace.storage.fetching.read_plan import Plan
 from headrace.storage.locations import is_url, parse
-from headrace.storage.plan import Plan
-from headrace.storage.ranges import ByteRange
-from headrace.storage.stores import cache_kind, has_limit, keeps_all, name_at
+from headrace.storage.stores.registry import cache_kind, has_limit, keeps_all, name_at
 from headrace.telemetry.remote_reads import RemoteReads
 
 MOST = 4096

@@ -9,10 +9,10 @@ import numpy as np
 from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
 
 from headrace.core.protocols import answers, says_yes
-from headrace.core.urls import shown_url
+from headrace.core.text.urls import shown_url
 from headrace.faults.bad_sample import LONGEST_NESTING
 from headrace.samplers.key_arrays import Keys
-from headrace.storage.ranges import ByteRange
+from headrace.storage.fetching.ranges import ByteRange
 
 RangesOf = Callable[[Keys], list[ByteRange]]
 

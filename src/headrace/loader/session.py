@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from headrace.core.lengths import known_length
 from headrace.core.missing_state import MissingState, state_of
 from headrace.core.protocols import is_stateful, says_yes
+from headrace.core.randomness.unseeded import Seeding
 from headrace.core.torch_internals import DatasetKind
-from headrace.core.unseeded import Seeding
 from headrace.core.world import Shard, World, current_world, distributed_world
 from headrace.epoch.draws import (
     changing,

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.batches.whole_batches import makes_batches
 from headrace.core.lengths import known_length
-from headrace.core.machine import cores
-from headrace.core.memory import machine_memory
+from headrace.core.process.machine import cores
+from headrace.core.process.memory import machine_memory
 from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import DatasetKind, IterDataPipe, torch_default_collate
 from headrace.loader.options import as_ray

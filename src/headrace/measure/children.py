@@ -95,7 +95,7 @@ def _set(variables: dict[str, str | None]) -> None:
 
 def join() -> None:
     """Replaces the loader in this process, a child of a measured script. `child_start/sitecustomize.py` calls it."""
-    from headrace.measure.replacing import Replacement, replace_loader
+    from headrace.measure.loader_replacement import Replacement, replace_loader
 
     given = json.loads(os.environ[VARIABLE])
     if hasattr(sys, "argv"):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.measure.waiting import EpochWatch, LoaderRecord, cost_of_watching
+from headrace.measure.wait_shares import EpochWatch, LoaderRecord, cost_of_watching
 from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.diagnosis.finding import Diagnosis
 from headrace.telemetry.recorder import Listener, Recorder

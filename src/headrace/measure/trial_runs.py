@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from headrace.core.machine import cores
+from headrace.core.process.machine import cores
 from headrace.data.stored import StoredDataset
 from headrace.loader.dataloader import DataLoader
 from headrace.telemetry.formatting import some

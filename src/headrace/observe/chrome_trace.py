@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.atomic_file import write_atomically
 from headrace.core.errors import UsageError, explain
+from headrace.core.files.atomic_file import write_atomically
 from headrace.telemetry.recording import MAIN, Batches, Event, Recording, without_nan, workers_seen
 
 PROCESS = 1_000_000_000

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.core.atomic_file import write_atomically
 from headrace.core.errors import UsageError, explain
 from headrace.core.extras import extra
+from headrace.core.files.atomic_file import write_atomically
 from headrace.core.world import current_world
 from headrace.observe.stats import LoaderStats, StageStats, WorkerStats
 from headrace.telemetry.recording import MAIN

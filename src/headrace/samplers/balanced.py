@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.counter import GOLDEN, mix_words, words_at
 from headrace.core.errors import UsageError, explain
+from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutations
 from headrace.samplers.positions import Uneven

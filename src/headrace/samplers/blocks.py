@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.counter import words_at
+from headrace.core.randomness.counter_based import words_at
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutation, Permutations
 from headrace.samplers.positions import Uneven

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.counter import stream_key, words_at
 from headrace.core.errors import UsageError, explain, wrong_argument
+from headrace.core.randomness.counter_based import stream_key, words_at
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutation
 from headrace.samplers.positions import local_range

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.core.counter import stream_key
+from headrace.core.randomness.counter_based import stream_key
 from headrace.core.spans import Beginning, NothingYetError, Rows, Span, SpanKey, SpanKeys, SpanSupply, everything
 from headrace.core.world import World
 from headrace.samplers.frameworks import SplitOverRanks

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.counter import GOLDEN, MASK, mix_words, words_at
 from headrace.core.errors import UsageError, explain
+from headrace.core.randomness.counter_based import GOLDEN, MASK, mix_words, words_at
 
 ROUNDS = 10
 """An even number, so that the halves have their widths again at the end."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.counter import words_at
+from headrace.core.randomness.counter_based import words_at
 
 STRATA = 256
 BITS = 32

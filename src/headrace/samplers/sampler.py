@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from headrace.core.counter import stream_key
 from headrace.core.errors import StateError, UsageError, explain, wrong_argument
+from headrace.core.randomness.counter_based import stream_key
 from headrace.core.world import ALONE, World, checked_world
 from headrace.samplers.frameworks import splitter
 from headrace.samplers.positions import Uneven, checked_uneven, local_range

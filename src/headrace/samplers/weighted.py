@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.counter import uniforms_at
 from headrace.core.errors import UsageError, explain
+from headrace.core.randomness.counter_based import uniforms_at
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.positions import Uneven
 from headrace.samplers.sampler import Keys, PositionalSampler, digest_of, positive

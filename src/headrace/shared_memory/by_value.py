@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from headrace.cluster.code import user_code_by_value
-from headrace.core.descriptors import close_with, nameless_file
 from headrace.core.extras import extra
+from headrace.core.process.descriptors import close_with, nameless_file
 from headrace.shared_memory.codec import BufferReduction
 
 ALIGNMENT = 64

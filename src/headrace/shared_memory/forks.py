@@ -15,7 +15,7 @@ import threading
 import weakref
 from typing import Protocol
 
-from headrace.core.descriptors import close_with
+from headrace.core.process.descriptors import close_with
 
 
 class ForkedChild:

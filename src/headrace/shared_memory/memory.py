@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.descriptors import close_with, nameless_file
 from headrace.core.errors import TransportError, explain
+from headrace.core.process.descriptors import close_with, nameless_file
 
 if sys.platform != "win32":
     import resource

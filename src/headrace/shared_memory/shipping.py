@@ -24,8 +24,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import torch
 
-from headrace.core.descriptors import nameless_file
-from headrace.core.own_generators import KINDS, digest
+from headrace.core.process.descriptors import nameless_file
+from headrace.core.randomness.own_generators import KINDS, digest
 from headrace.shared_memory.codec import ObjectPickler
 from headrace.shared_memory.memory import Bytes, address_of
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from headrace.core.errors import StorageError
-from headrace.storage.retrying import RetryLimits
+from headrace.storage.stores.retries import RetryLimits
 
 T = TypeVar("T")
 

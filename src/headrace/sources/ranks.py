@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.spans import Beginning, NothingYetError, Span, SpanSupply
 from headrace.core.world import common_store, current_world
-from headrace.sources.feed_options import FeedOptions
+from headrace.sources.feed.feed_options import FeedOptions
+from headrace.sources.feed.supply import FeedName, LocalSupply
 from headrace.sources.log import LogSource
-from headrace.sources.supply import FeedName, LocalSupply
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

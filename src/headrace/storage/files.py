@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from headrace.core.regular import SIDE_FILE, read_side_file, too_large
+from headrace.core.files.regular_files import SIDE_FILE, read_side_file, too_large
 from headrace.storage.listing import as_prefix, current, not_found
 from headrace.storage.locations import is_url, parse
-from headrace.storage.objects import ObjectInfo
+from headrace.storage.stores.objects import ObjectInfo
 
 
 def is_folder(path: str) -> bool:

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from headrace.core.errors import DatasetNotFoundError, StorageError, UsageError
-from headrace.core.regular import SIDE_FILE
-from headrace.storage.failures import ListingRefusedError, RefusedError
+from headrace.core.files.regular_files import SIDE_FILE
 from headrace.storage.locations import HTTP_SCHEMES, Location, parse
-from headrace.storage.objects import ObjectInfo, Store, store_config
-from headrace.storage.stores import CacheSettings, RegisteredStore, StoreSettings, register
+from headrace.storage.stores.failures import ListingRefusedError, RefusedError
+from headrace.storage.stores.objects import ObjectInfo, Store, store_config
+from headrace.storage.stores.registry import CacheSettings, RegisteredStore, StoreSettings, register
 
 MAGIC = "*?["
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")

@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from headrace.core.errors import MissingExtraError, UsageError
-from headrace.core.hidden import hide_secrets
-from headrace.core.urls import URL, is_url, shown_url
+from headrace.core.text.secrets import hide_secrets
+from headrace.core.text.urls import URL, is_url, shown_url
 
 __all__ = ["Location", "bound_path", "is_url", "local_path", "parse", "url_options"]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.packed_strings import PackedStrings
-from headrace.storage import stores
-from headrace.storage.endpoint import endpoint, tell_of_direct_reads
+from headrace.core.text.packed_strings import PackedStrings
+from headrace.storage.fetching.endpoint import endpoint, tell_of_direct_reads
+from headrace.storage.fetching.range_sources import cached_object
+from headrace.storage.fetching.ranges import ByteRange, ObjectVersion, cut
 from headrace.storage.listing import current
 from headrace.storage.locations import parse
-from headrace.storage.objects import ObjectInfo
-from headrace.storage.ranges import ByteRange, ObjectVersion, cut
-from headrace.storage.sources import cached_object
-from headrace.storage.stores import StoreSettings, keeps_all
+from headrace.storage.stores import registry
+from headrace.storage.stores.objects import ObjectInfo
+from headrace.storage.stores.registry import StoreSettings, keeps_all
 
 FEW = 1024
 """Files up to which the version of each is kept: shards, of each of which many samples are read."""
@@ -27,7 +27,7 @@ class RemoteFiles:
     """Objects of one store, numbered, whose ranges can be read as long as this lives. It may be pickled and forked."""
 
     def __init__(self, settings: StoreSettings, objects: Sequence[ObjectInfo]) -> None:
-        self._store = stores.register(settings)
+        self._store = registry.register(settings)
         # One string of both: each sample asks for it. An ETag has no line breaks.
         self._names = PackedStrings.from_strings(f"{info.etag or ''}\n{info.key}" for info in objects)
         self.sizes = np.array([info.size for info in objects], np.int64)

@@ -18,8 +18,8 @@ from headrace.storage.fetched_folder import FetchedFolder
 from headrace.storage.files import info_of
 from headrace.storage.listing import current
 from headrace.storage.locations import parse
-from headrace.storage.objects import ObjectInfo, Store
-from headrace.storage.stores import register
+from headrace.storage.stores.objects import ObjectInfo, Store
+from headrace.storage.stores.registry import register
 from headrace.telemetry.progress import bytes_bar
 
 LOGGER = logging.getLogger("headrace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
-from headrace.core.own_generators import generators_of
+from headrace.core.randomness.own_generators import generators_of
 from headrace.telemetry.digest import extend_digest
 from headrace.telemetry.object_growth import large_collections
 from headrace.telemetry.recording import Setting, Trap

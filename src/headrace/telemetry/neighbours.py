@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 
 LEAST = 0.5
 """Seconds between two looks, at least."""

@@ -18,7 +18,7 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.memory import shared_out_memory
+from headrace.core.process.memory import shared_out_memory
 from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.neighbours import Neighbours
 from headrace.telemetry.recording import (

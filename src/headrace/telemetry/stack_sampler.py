@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from types import CodeType, FrameType
 
-from headrace.core.activity import LOAD, STAGE, Activity
+from headrace.core.process.activity import LOAD, STAGE, Activity
 
 EVERY, LATER = 0.05, 0.2
 """Seconds between two looks, on average: for the first `SOON` looks, and from then on."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.core.activity import COLLATED_FROM, LOAD_CPU, Activity, cpu_time
+from headrace.core.process.activity import COLLATED_FROM, LOAD_CPU, Activity, cpu_time
 
 LONG = 1e-3
 """Seconds of a batch that make it worth asking the kernel for CPU times, and how long the worker waited for a core."""

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from headrace.core.printable import printable
+from headrace.core.text.printable import printable
 
 
 class Terminal(Console):

@@ -14,8 +14,8 @@ from itertools import filterfalse
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-from headrace.core.memory import process_tree, tree_memory
-from headrace.core.parent_watch import kept_descriptors
+from headrace.core.process.memory import process_tree, tree_memory
+from headrace.core.process.parent_watch import kept_descriptors
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from headrace.core.errors import MissingExtraError, UsageError
-from headrace.core.global_turns import global_turn
-from headrace.core.rng import global_states_kept, rng
+from headrace.core.randomness.global_turns import global_turn
+from headrace.core.randomness.rng import global_states_kept, rng
 from headrace.transforms.decoding import decode
 from headrace.transforms.entries import Names, as_array, as_names, like, refuse_missing
 

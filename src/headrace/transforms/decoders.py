@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import MissingExtraError, SampleError
-from headrace.core.shortage import check_shortage
+from headrace.core.process.shortage import check_shortage
 from headrace.transforms.headers import Header, is_complete, read_header
 from headrace.transforms.jpeg_rows import decode_upper
 

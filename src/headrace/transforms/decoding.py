@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.core.errors import FormatError, SampleError, UsageError
-from headrace.core.regular import open_regular
+from headrace.core.files.regular_files import open_regular
 from headrace.transforms.decoders import (
     DECODE_FAILURES,
     Pixels,

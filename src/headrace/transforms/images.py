@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.core.errors import UsageError
-from headrace.core.rng import rng
+from headrace.core.randomness.rng import rng
 from headrace.transforms.decoders import Pixels, Size
 from headrace.transforms.decoding import REDUCTIONS, EncodedImage, open_source
 from headrace.transforms.drawing import (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.core.errors import UsageError
-from headrace.core.reused_memory import ReusedMemory
+from headrace.core.process.reused_memory import ReusedMemory
 
 PIECE = 1 << 17
 """Numbers that are normalized at a time on the CPU: they stay in the cache from one step to the next."""

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headrace.core.counter import stream_key
 from headrace.core.errors import UsageError
-from headrace.core.rng import rng
+from headrace.core.randomness.counter_based import stream_key
+from headrace.core.randomness.rng import rng
 from headrace.transforms.adapters import SEEDS, seeded_globals
 from headrace.transforms.entries import refuse_missing
 

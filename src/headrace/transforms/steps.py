@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.errors import UsageError
-from headrace.core.rng import rng
+from headrace.core.randomness.rng import rng
 from headrace.transforms.decoders import Size
 from headrace.transforms.decoding import decode
 from headrace.transforms.drawing import (

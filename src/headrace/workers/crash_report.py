@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headrace.batches.notes import describe
-from headrace.core.activity import COLLATE, JUDGE, LOAD, SEND, START, TOGETHER, UNBORN
+from headrace.core.process.activity import COLLATE, JUDGE, LOAD, SEND, START, TOGETHER, UNBORN
 from headrace.faults.bad_sample import path_of
 from headrace.workers.restart_policy import Sighting
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headrace.core.activity import PLACE, SPARE, STAGE, TASK, Activity
+from headrace.core.process.activity import PLACE, SPARE, STAGE, TASK, Activity
 from headrace.workers.restart_policy import Sighting
 
 START_PATIENCE = 60.0

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
 from headrace.batches.whole_batches import draws_numbers, makes_batches
-from headrace.core.activity import COLLATED_FROM, TASK, private_activity
-from headrace.core.resumed_generators import ResumedGenerators
-from headrace.core.signal_handlers import is_of_signal_handler
+from headrace.core.process.activity import COLLATED_FROM, TASK, private_activity
+from headrace.core.process.signal_handlers import is_of_signal_handler
+from headrace.core.randomness.resumed_generators import ResumedGenerators
 from headrace.core.spans import NothingYetError
 from headrace.core.torch_internals import (
     IterDataPipe,

@@ -21,16 +21,17 @@ from headrace.batches.fetch_map import Fetcher, MapFetcher
 from headrace.batches.fetch_stream import Deal, IterableFetcher
 from headrace.batches.partial_loading import PartialLoading
 from headrace.batches.stream_source import Source
-from headrace.core.activity import IDLE, STAGE, START, Activity
 from headrace.core.copies import shallow_copy
-from headrace.core.counter import stream_key
 from headrace.core.missing_state import MissingState, why_missing
-from headrace.core.own_generators import OwnGenerators
+from headrace.core.process.activity import IDLE, STAGE, START, Activity
+from headrace.core.process.signal_handlers import is_of_signal_handler
 from headrace.core.protocols import tell_epoch
-from headrace.core.resumed_generators import ResumedGenerators
-from headrace.core.rng import SampleStreams, begin_stream, global_states_kept
+from headrace.core.randomness.counter_based import stream_key
+from headrace.core.randomness.own_generators import OwnGenerators
+from headrace.core.randomness.resumed_generators import ResumedGenerators
+from headrace.core.randomness.rng import SampleStreams, begin_stream, global_states_kept
+from headrace.core.randomness.unseeded import Unseeded
 from headrace.core.sharding import WorkerContext, enter_place, place_kept
-from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import (
     IterDataPipe,
     MapDataPipe,
@@ -42,7 +43,6 @@ from headrace.core.torch_internals import (
     set_worker_info,
     worker_info_kept,
 )
-from headrace.core.unseeded import Unseeded
 from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.handler import FaultHandler

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from headrace.core.activity import IDLE, LOAD, START, TOGETHER, UNBORN
+from headrace.core.process.activity import IDLE, LOAD, START, TOGETHER, UNBORN
 
 DEATHS = 3
 HANGS = 2

@@ -17,8 +17,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.core.activity import COLLATE, JUDGE, LOAD, PLACE, STAGE, TASK, Activity, private_activity
 from headrace.core.errors import SampleTimeoutError, explain
+from headrace.core.process.activity import COLLATE, JUDGE, LOAD, PLACE, STAGE, TASK, Activity, private_activity
 
 LOGGER = logging.getLogger("headrace")
 

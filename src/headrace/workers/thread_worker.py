@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.activity import TASK, Activity, private_activity
-from headrace.core.signal_handlers import is_of_signal_handler
+from headrace.core.process.activity import TASK, Activity, private_activity
+from headrace.core.process.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import compute_with_one_thread
 from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample

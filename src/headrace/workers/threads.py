@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
 from headrace.batches.index import Careful, plain_index, split
-from headrace.core.activity import LOAD, private_activity
-from headrace.core.leaving import leave_daemon_thread
+from headrace.core.process.activity import LOAD, private_activity
+from headrace.core.process.interruptible_wait import slices
+from headrace.core.process.thread_exit import leave_daemon_thread
 from headrace.core.torch_internals import torch_default_collate
-from headrace.core.waiting import slices
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
 from headrace.shared_memory.leases import LocalMemory

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.core.memory import process_tree
+from headrace.core.process.memory import process_tree
 from headrace.storage.cache.maintenance import check
 from tests.data.by_url.places import Place
 from tests.data.by_url.trainers import Job
@@ -296,7 +296,7 @@ class Round:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
                 if b"resource_tracker" in command:
                     continue
-                if (b"headrace.storage.io_process" in command) == (kind == "io"):
+                if (b"headrace.storage.fetching.io_process" in command) == (kind == "io"):
                     found.append(pid)
         return found
 

@@ -15,8 +15,8 @@ import time
 from torch.utils.data import Subset
 
 import headrace
-from headrace.core.memory import memory_of
-from headrace.storage.fetcher import default_budget
+from headrace.core.process.memory import memory_of
+from headrace.storage.fetching.fetcher import default_budget
 from tests.servers.parent import end_with_parent
 
 EVERY = 0.25

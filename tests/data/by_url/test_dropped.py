@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.storage.endpoint import endpoint
-from headrace.storage.fetcher import Fetcher
-from headrace.storage.io_client import IO_PROCESS
+from headrace.storage.fetching.endpoint import endpoint
+from headrace.storage.fetching.fetcher import Fetcher
+from headrace.storage.fetching.io_client import IO_PROCESS
 from tests.data.by_url.conftest import Twice
 
 Make = Callable[..., Twice]

@@ -19,8 +19,8 @@ from headrace.data.formats.registry import open_writer
 from headrace.loader.reporting import Report
 from headrace.observe.diagnosis.certainty import BUSY
 from headrace.observe.page.page import page
-from headrace.storage.endpoint import endpoint
-from headrace.storage.fetcher import Fetcher
+from headrace.storage.fetching.endpoint import endpoint
+from headrace.storage.fetching.fetcher import Fetcher
 from tests.data.by_url.conftest import Twice
 from tests.servers.faulty import Fault, FaultyServer
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import headrace
 from headrace.cli.app import app
 from headrace.core.errors import HeadraceError, UsageError
-from headrace.core.hidden import hide_secrets
-from headrace.storage.store_options import StoreOptions
+from headrace.core.text.secrets import hide_secrets
+from headrace.storage.stores.store_options import StoreOptions
 from tests.servers.faulty import FaultyServer
 
 SECRET = "GEHEIM"

@@ -20,7 +20,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import HeadraceError, StorageError, UsageError
-from headrace.storage.signed_urls import expiry_of
+from headrace.storage.stores.signed_urls import expiry_of
 from tests.data.by_url.test_secrets import all_texts
 from tests.servers.faulty import Fault, FaultyServer
 from tests.servers.seaweed import Seaweed

@@ -14,10 +14,10 @@ import pytest
 from numpy.lib.format import open_memmap
 
 import headrace
-from headrace.storage import fetcher
-from headrace.storage.endpoint import endpoint
-from headrace.storage.fetcher import BESIDE, Fetcher
-from headrace.storage.sources import bring
+from headrace.storage.fetching import fetcher
+from headrace.storage.fetching.endpoint import endpoint
+from headrace.storage.fetching.fetcher import BESIDE, Fetcher
+from headrace.storage.fetching.range_sources import bring
 from tests.servers.faulty import FaultyServer
 from tests.servers.nginx import Nginx
 
@@ -29,7 +29,7 @@ BUDGET = 400_000
 BATCH = 8 * SAMPLE
 
 SMALL_BUDGET = f"""
-from headrace.storage import fetcher
+from headrace.storage.fetching import fetcher
 fetcher.BUDGET = {BUDGET}
 """
 
@@ -54,7 +54,7 @@ def test_without_workers(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint()
     budget = BUDGET // 4
     reading = Fetcher(bring, budget)
-    monkeypatch.setattr("headrace.storage.endpoint._ENDPOINT", reading)
+    monkeypatch.setattr("headrace.storage.fetching.endpoint._ENDPOINT", reading)
     iterator = iter(headrace.DataLoader(dataset, batch_size=8, shuffle=True, seed=3))
     next(iterator)
     announced = 0

@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 import headrace
-from headrace.data.formats import tar_reader
+from headrace.data.formats.tar import sample_reader
 from tests.servers.faulty import FaultyServer
 
 SHARDS = 3
@@ -32,7 +32,7 @@ def test_a_log_message_says_that_much_is_fetched_to_count(
     faulty_server: FaultyServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_shards(faulty_server)
-    monkeypatch.setattr(tar_reader, "LARGE", 1)
+    monkeypatch.setattr(sample_reader, "LARGE", 1)
     dataset = headrace.open("s3://b/{0..2}.tar", options=faulty_server.s3_options)
     with caplog.at_level(logging.WARNING, "headrace"):
         assert len(dataset) == SHARDS * SAMPLES

@@ -12,8 +12,8 @@ import pytest
 
 import headrace
 from headrace.loader import read_ahead
-from headrace.storage.endpoint import endpoint
-from headrace.storage.fetcher import PER_RANGE, Fetcher
+from headrace.storage.fetching.endpoint import endpoint
+from headrace.storage.fetching.fetcher import PER_RANGE, Fetcher
 from tests.data.by_url.conftest import Twice
 from tests.data.by_url.test_every_form import same
 from tests.pairs import pairwise

@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import DatasetNotFoundError, StorageError
-from headrace.storage import outages
+from headrace.storage.stores import outages
 from tests.data.by_url.test_naming import picture
 from tests.servers.faulty import Fault, FaultyServer
 

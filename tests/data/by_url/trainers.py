@@ -32,7 +32,7 @@ import torch
 
 import headrace
 from headrace.data.formats.registry import MODULES, format_named
-from headrace.storage import fetcher
+from headrace.storage.fetching import fetcher
 from tests.servers.parent import end_with
 
 OUT = 1

@@ -22,9 +22,9 @@ from headrace.data.convert.bucket.uploads import UploadStopped, upload_file
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
 from headrace.data.convert.verify import verify
-from headrace.storage.cloud_requests import PART_BYTES
 from headrace.storage.locations import Location
-from headrace.storage.objects import Store, open_store
+from headrace.storage.stores.cloud_requests import PART_BYTES
+from headrace.storage.stores.objects import Store, open_store
 from tests.data.convert.packing import COUNT, PIECE, Child, files_in
 from tests.data.formats.samples import assert_same, read, usual, write
 from tests.servers.faulty import FaultyServer

@@ -230,7 +230,7 @@ def tar_of_endings(room: Path) -> Path:
 
 def tar_with_index(room: Path, change: Callable[[Any], None]) -> Path:
     """A shard with an index beside it, whose numbers [length, samples, columns, ...] were changed."""
-    from headrace.data.formats.tar_kept_index import MAGIC, keep_index
+    from headrace.data.formats.tar.kept_index import MAGIC, keep_index
 
     path = tar(room, {"0.bin": b"x", "1.bin": b"y"})
     keep_index(path)

@@ -14,13 +14,13 @@ from torch.utils.data import Subset
 import headrace
 from headrace.core.batch_memory import OwnMemory
 from headrace.core.errors import UsageError
-from headrace.data.formats import arrow_ranges
+from headrace.data.formats.arrow import ipc_ranges
 from headrace.data.formats.columns import remote_arrays
 from headrace.data.formats.columns.remote_reader import RemoteColumnsReader
 from headrace.data.formats.fetched_whole import FetchedReader
+from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.locations import parse
-from headrace.storage.objects import open_store
-from headrace.storage.ranges import ByteRange
+from headrace.storage.stores.objects import open_store
 from tests.data.formats.by_ranges import ROWS, both, plain, samples, store, values
 from tests.servers import nginx
 from tests.servers.faulty import FaultyServer
@@ -244,7 +244,7 @@ def test_what_is_announced_is_what_is_read(
 ) -> None:
     there = both(faulty_server, store(form, faulty_server.folder / "bucket"))[1]
     # Blocks that were decoded are kept.
-    monkeypatch.setattr(arrow_ranges, "KEEP", 0)
+    monkeypatch.setattr(ipc_ranges, "KEEP", 0)
     there.__getitems__([0])
     for keys in ([5, 9, 200, 9], [], list(range(100, 140))):
         announced = there.byte_ranges(np.array(keys, np.int64))

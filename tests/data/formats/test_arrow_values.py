@@ -19,7 +19,7 @@ from PIL import Image
 
 import headrace
 from headrace.core.errors import FormatError
-from headrace.data.formats.columns.arrow_numbers import decimals
+from headrace.data.formats.arrow.exact_numbers import decimals
 
 WHEN = datetime.datetime(2024, 1, 5, 10, 0, 0, 500_000)
 MICROSECONDS = 1_704_448_800_500_000

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from headrace.data.formats.columns import byte_spans
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
-from headrace.storage.objects import ObjectInfo, StoreConfig
-from headrace.storage.ranges import ByteRange
+from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.remote_files import RemoteFiles
-from headrace.storage.stores import StoreSettings
+from headrace.storage.stores.objects import ObjectInfo, StoreConfig
+from headrace.storage.stores.registry import StoreSettings
 
 BLOCK = 32
 PART = 100

@@ -108,7 +108,7 @@ def test_a_batch_that_would_unfold_to_far_too_much_is_refused(
         file.write_table(table)
 
     monkeypatch.setattr("headrace.data.formats.guards.limits.FREE", 1 << 20)
-    monkeypatch.setattr("headrace.data.formats.arrow_ranges.FREE", 1 << 30)
+    monkeypatch.setattr("headrace.data.formats.arrow.ipc_ranges.FREE", 1 << 30)
     there = headrace.open("s3://bucket/bomb.arrow", options=faulty_server.s3_options)
     with pytest.raises(FormatError, match="asks for far more than it holds"):
         there.__getitems__([1])

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.data.formats import tar_files
+from headrace.data.formats.tar import shard_files
 
 
 def test_a_shard_stays_open_while_somebody_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar_files, "OPEN", 1)
+    monkeypatch.setattr(shard_files, "OPEN", 1)
     for number in range(3):
         (tmp_path / f"{number}.tar").write_bytes(bytes([number]) * 10)
-    opened = tar_files._OpenFiles()
+    opened = shard_files._OpenFiles()
     first = opened.file(0, str(tmp_path / "0.tar"))
     # Another thread comes to its own shards meanwhile, for which the first one makes room.
     for number in (1, 2):

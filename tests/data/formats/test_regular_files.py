@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import FormatError, HeadraceError, SampleError
-from headrace.core.regular import SIDE_FILE, read_side_file
+from headrace.core.files.regular_files import SIDE_FILE, read_side_file
 from headrace.data.convert.verify import verify
 from headrace.data.formats.manifest import manifest_path
 from headrace.data.formats.registry import MODULES

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import FormatError, MachineError
-from headrace.core.shortage import check_shortage, shortage
+from headrace.core.process.shortage import check_shortage, shortage
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.faults.classify import blame
 

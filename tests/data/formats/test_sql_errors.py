@@ -15,8 +15,8 @@ import pytest
 
 import headrace
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, SampleError, StorageError, UsageError
-from headrace.data.formats.sql import plan
-from headrace.data.formats.sql_ahead import predicted
+from headrace.data.formats.sql.read_ahead import predicted
+from headrace.data.formats.sql.tables import plan
 from headrace.sources.sql.targets import secrets_of
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import PASSWORD, Postgres
@@ -194,7 +194,7 @@ def test_a_server_that_stays_away_is_said_and_an_error_without_secrets(
 ) -> None:
     from headrace.sources import outage
     from headrace.sources.sql import database
-    from headrace.storage.retrying import RetryLimits
+    from headrace.storage.stores.retries import RetryLimits
 
     monkeypatch.setattr(outage, "SILENT", 0.0)
     monkeypatch.setattr(database, "LIMITS", RetryLimits(retries=3, seconds=5.0, first_wait=0.01, longest_wait=0.01))

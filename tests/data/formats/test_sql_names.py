@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import FormatError, SampleError, UsageError
-from headrace.data.formats.columns.arrow_types import field_from
+from headrace.data.formats.arrow.field_types import field_from
 from tests.servers.postgres import Postgres
 
 pytest.importorskip("adbc_driver_sqlite")

@@ -13,7 +13,7 @@ import pytest
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block
 from headrace.data.formats.registry import open_reader
-from headrace.data.formats.tar_reader import TarReader, new_bytes
+from headrace.data.formats.tar.sample_reader import TarReader, new_bytes
 
 SIZES = {
     "alike": [100] * 12,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import UsageError
 from headrace.storage.cache import DiskCache
 from headrace.storage.cache.evictor import Evictor
-from headrace.storage.cache.taking import take_blocks, take_file
+from headrace.storage.cache.removal import take_blocks, take_file
 from tests.belongings import open_files
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content, disk_use, file_of, fork, read, status_of
@@ -193,7 +193,7 @@ def test_a_claimed_block_does_not_leave(open_cache: Opener) -> None:
 def test_whole_objects_leave_where_the_file_system_cannot_punch_holes(
     open_cache: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.storage.cache.taking.punch_hole", lambda *_: False)
+    monkeypatch.setattr("headrace.storage.cache.removal.punch_hole", lambda *_: False)
     cache = open_cache(4096 + 2 * BLOCK)
     cached = cache.open_object(URL, "e1", SIZE, BLOCK)
     assert cached.insert(0, DATA[: 2 * BLOCK], 5)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.storage.cache.layout import Shape
 from headrace.storage.cache.open_files import OpenFile
-from headrace.storage.cache.taking import take_blocks
+from headrace.storage.cache.removal import take_blocks
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content, read
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.storage.cache import NEVER, CachedObject, DiskCache
-from headrace.storage.cache.taking import take_blocks, take_file
+from headrace.storage.cache.removal import take_blocks, take_file
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, children, content, disk_use, file_of, fork, read, status_of
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.storage.cache.open_files import OpenFile
-from headrace.storage.cache.taking import take_blocks
+from headrace.storage.cache.removal import take_blocks
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 import headrace
-from headrace.core.machine import cores
+from headrace.core.process.machine import cores
 from headrace.workers.auto.backend import Run, judged
 
 

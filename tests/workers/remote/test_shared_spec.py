@@ -13,7 +13,7 @@ from multiprocessing.connection import Pipe
 
 import pytest
 
-from headrace.core.descriptors import nameless_file
+from headrace.core.process.descriptors import nameless_file
 from headrace.shared_memory.by_value import TravellingManifest
 from headrace.workers.remote import shared_spec
 from headrace.workers.remote.host import Host

@@ -157,13 +157,13 @@ class PackJob:
 
     def _write_target(self) -> None:
         """Writes all pieces, one after the other, in the format of the target."""
-        from headrace.data.formats import arrow
+        from headrace.data.formats.arrow import ipc
 
         plan = self.plan
         writer = open_writer(plan.target, plan.schema, plan.options.format)
         try:
             for piece in range(plan.pieces):
-                reader = arrow.open_reader(str(self.staging.file(piece)), False)
+                reader = ipc.open_reader(str(self.staging.file(piece)), False)
                 for run in reader.blocks():
                     writer.append(reader.fetch(np.arange(run.start, run.stop), plan.schema.names))
             writer.seal()

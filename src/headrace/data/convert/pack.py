@@ -18,9 +18,9 @@ from typing import Any
 
 from headrace.cluster.connection import connect
 from headrace.core.errors import DatasetError, HeadraceError, UsageError, wrong_argument
-from headrace.core.machine import cores
+from headrace.core.process.machine import cores
 from headrace.core.protocols import is_live
-from headrace.core.urls import shown_url
+from headrace.core.text.urls import shown_url
 from headrace.data.building.pool import On, Report, check_on
 from headrace.data.convert.bucket.packing import MakePlan, PackedPieces, Way, pack_to_bucket, spool_of
 from headrace.data.convert.bucket.target import BucketTarget
@@ -35,7 +35,7 @@ from headrace.data.formats.shards import stored_files, stored_objects
 from headrace.sources.sql.recognition import is_sql
 from headrace.storage.listing import lookup
 from headrace.storage.locations import bound_path, is_url, local_path, parse
-from headrace.storage.store_options import options_for
+from headrace.storage.stores.store_options import options_for
 
 WANT_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

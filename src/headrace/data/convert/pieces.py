@@ -30,9 +30,9 @@ def begin_file(plan: PackPlan, path: Path) -> GrowingFile:
     if plan.in_shards:
         writer: GrowingFile = format_named(plan.options.format).write_file(path, plan.schema)  # type: ignore[attr-defined]
         return writer
-    from headrace.data.formats import arrow  # with pyarrow, which takes long to load
+    from headrace.data.formats.arrow import ipc  # with pyarrow, which takes long to load
 
-    return arrow.write_file(path, plan.schema)
+    return ipc.write_file(path, plan.schema)
 
 
 def write_piece(plan: PackPlan, reader: Reader, writer: GrowingFile, piece: int) -> list[str]:

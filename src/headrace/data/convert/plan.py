@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.counter import spread
 from headrace.core.errors import UsageError, wrong_argument
+from headrace.core.randomness.counter_based import spread
 from headrace.data.formats.columns import Block, Keys
 from headrace.data.formats.columns.arrays import array_names
 from headrace.data.formats.columns.schema import Schema

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SampleError
-from headrace.core.shortage import check_shortage
+from headrace.core.process.shortage import check_shortage
 from headrace.data.convert.bad_images import one_line
 from headrace.data.formats.columns import Block, Column, Keys, column_from, value_of
 from headrace.data.images import decode_image, holds_images

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import FormatError, SampleError
-from headrace.core.printable import printable
-from headrace.core.shortage import check_shortage
+from headrace.core.process.shortage import check_shortage
+from headrace.core.text.printable import printable
 from headrace.data.convert.bad_images import one_line
 from headrace.data.convert.verified import Report, Verified
 from headrace.data.convert.verify_objects import compared_with_manifest
@@ -22,7 +22,7 @@ from headrace.data.formats.registry import open_reader
 from headrace.data.images import decode_image, holds_images
 from headrace.storage.listing import lookup
 from headrace.storage.locations import bound_path, is_url, local_path, parse
-from headrace.storage.store_options import options_for
+from headrace.storage.stores.store_options import options_for
 from headrace.transforms.decoders import damage_in, is_sound_jpeg
 
 __all__ = ["Verified", "verify"]

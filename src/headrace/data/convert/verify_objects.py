@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from headrace.core.errors import StorageError
-from headrace.core.printable import printable
+from headrace.core.text.printable import printable
 from headrace.data.convert.bad_images import one_line
 from headrace.data.convert.verified import Verified
 from headrace.data.formats.manifest import NAME, Manifest, read_manifest
@@ -17,7 +17,7 @@ from headrace.data.formats.unfinished import AREA, refuse_unfinished
 from headrace.storage.files import info_of, is_file, is_folder, join, name_of, objects_below
 from headrace.storage.listing import current
 from headrace.storage.locations import parse
-from headrace.storage.objects import ObjectInfo, Store
+from headrace.storage.stores.objects import ObjectInfo, Store
 from headrace.telemetry.progress import bytes_bar
 
 PART = 8 << 20

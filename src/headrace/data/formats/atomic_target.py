@@ -8,8 +8,8 @@ import os
 import shutil
 from pathlib import Path
 
-from headrace.core.disk_names import on_disk
 from headrace.core.errors import FormatError
+from headrace.core.files.disk_names import on_disk
 
 MANIFEST = "headrace.json"
 """The name of a manifest in a folder, and behind that of the data beside them; see `manifest.py`."""

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from headrace.core.errors import FormatError
-from headrace.core.shortage import check_shortage
-from headrace.data.formats.columns.arrow_numbers import is_time
+from headrace.core.process.shortage import check_shortage
+from headrace.data.formats.arrow.exact_numbers import is_time
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.large_integers import check_csv
 from headrace.data.formats.columns.schema import Field, Schema

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, wrong_argument
-from headrace.core.regular import check_regular
+from headrace.core.files.regular_files import check_regular
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import ColumnsReader
 from headrace.data.formats.columns.byte_spans import Addresses

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.disk_names import on_disk
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError
+from headrace.core.files.disk_names import on_disk
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from
 from headrace.data.formats.columns.schema import Field, Kind, Schema
@@ -24,9 +24,9 @@ from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest, place_of_manifest, read_manifest
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
+from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.files import entries_below, is_folder, join, objects_below
 from headrace.storage.locations import is_url
-from headrace.storage.ranges import ByteRange
 
 NAME = "folder"
 TITLE = "folder of files, one a sample"

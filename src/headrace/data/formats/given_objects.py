@@ -15,7 +15,7 @@ def rows_of(source: Any, columns: Any, query: str | None, table: str | None, key
     Raises `UsageError`, too, if query, table or key are given for something else.
     """
     if is_sql(source):
-        from headrace.data.formats.sql import open_sql
+        from headrace.data.formats.sql.tables import open_sql
 
         return open_sql(source, query, table, key, columns)
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
-from headrace.core.regular import check_regular, read_side_file
-from headrace.data.formats.arrow_ranges import open_table, read_table
+from headrace.core.files.regular_files import check_regular, read_side_file
+from headrace.data.formats.arrow.columns import from_arrow, to_arrow
+from headrace.data.formats.arrow.field_types import schema_from
+from headrace.data.formats.arrow.ipc_ranges import open_table, read_table
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import unreadable
-from headrace.data.formats.columns.arrow_columns import from_arrow, to_arrow
-from headrace.data.formats.columns.arrow_types import schema_from
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.fetched_whole import NotByRanges

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from headrace.core.errors import FormatError
-from headrace.data.formats.columns.arrow_numbers import is_time
+from headrace.data.formats.arrow.exact_numbers import is_time
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.large_integers import check_json
 from headrace.data.formats.columns.schema import Field, Schema

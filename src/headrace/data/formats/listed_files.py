@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError
-from headrace.core.urls import shown_url
+from headrace.core.text.urls import shown_url
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched_files
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles
@@ -25,8 +25,8 @@ from headrace.data.formats.shards import FileList
 from headrace.storage.files import is_file
 from headrace.storage.listing import current, lookup
 from headrace.storage.locations import bound_path, is_url, local_path, parse, url_options
-from headrace.storage.store_options import options_for
-from headrace.storage.stores import CacheSettings
+from headrace.storage.stores.registry import CacheSettings
+from headrace.storage.stores.store_options import options_for
 
 PLACE = "headrace.open"
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.descriptors import ReadOnlyFile
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
+from headrace.core.process.descriptors import ReadOnlyFile
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import schema_of_text, to_json_text, unreadable

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.core.errors import FormatError
-from headrace.core.regular import open_regular
+from headrace.core.files.regular_files import open_regular
 from headrace.data.formats.columns import Array, Keys, Ragged, offsets_of
 
 MAGIC = 0xBEEFC0DE

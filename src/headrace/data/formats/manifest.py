@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.core.disk_names import as_text, on_disk
 from headrace.core.errors import FormatError, HeadraceError
-from headrace.core.regular import SIDE_FILE, open_regular
+from headrace.core.files.disk_names import as_text, on_disk
+from headrace.core.files.regular_files import SIDE_FILE, open_regular
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns.schema import Schema
 from headrace.storage.files import is_file, is_folder, join, read_small, size_of

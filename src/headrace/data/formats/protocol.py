@@ -15,11 +15,11 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from headrace.core import this_process
-from headrace.core.this_process import Process
+from headrace.core.process import this_process
+from headrace.core.process.this_process import Process
 from headrace.data.formats.columns import Array, Block, Column, Keys
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.storage.ranges import ByteRange
+from headrace.storage.fetching.ranges import ByteRange
 
 T = TypeVar("T")
 

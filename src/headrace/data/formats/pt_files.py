@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from headrace.core.counter import spread
 from headrace.core.errors import FormatError
+from headrace.core.randomness.counter_based import spread
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Origin, array_of, column_from, exactly, field_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
@@ -28,9 +28,9 @@ from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import commit_with_manifest, read_manifest
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
+from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.files import info_of, is_folder, join
 from headrace.storage.locations import is_url
-from headrace.storage.ranges import ByteRange
 
 NAME = "pt"
 TITLE = "folder of .pt files, one a sample"

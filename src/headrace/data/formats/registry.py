@@ -15,8 +15,8 @@ from typing import cast
 import numpy.typing as npt
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError
-from headrace.core.regular import not_regular
-from headrace.core.urls import refuse_url
+from headrace.core.files.regular_files import not_regular
+from headrace.core.text.urls import refuse_url
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
@@ -27,18 +27,18 @@ from headrace.data.formats.other_kinds import ANNDATA, kind_of_file, kind_with_v
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles, Writer
 from headrace.data.formats.shards import is_pattern, matches_of
 from headrace.data.formats.unfinished import refuse_unfinished
-from headrace.storage.failures import ListingRefusedError
 from headrace.storage.files import exists, first_bytes, is_folder, parent_of, size_of
 from headrace.storage.listing import lookup, not_found
 from headrace.storage.locations import CLOUD_SCHEMES, bound_path, is_url, local_path, parse
-from headrace.storage.store_options import options_for
-from headrace.storage.stores import CacheSettings
+from headrace.storage.stores.failures import ListingRefusedError
+from headrace.storage.stores.registry import CacheSettings
+from headrace.storage.stores.store_options import options_for
 
 MODULES = {
-    "arrow": "arrow",
+    "arrow": "arrow.ipc",
     "memmap": "memmap",
-    "parquet": "parquet",
-    "webdataset": "webdataset",
+    "parquet": "arrow.parquet",
+    "webdataset": "tar.webdataset",
     "lmdb": "lmdb_store",
     "hdf5": "hdf5",
     "npz": "npz",

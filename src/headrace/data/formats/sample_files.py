@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from headrace.core.packed_strings import PackedStrings
+from headrace.core.text.packed_strings import PackedStrings
+from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.files import join
-from headrace.storage.objects import ObjectInfo
-from headrace.storage.ranges import ByteRange
 from headrace.storage.remote_files import RemoteFiles, read_ranges
+from headrace.storage.stores.objects import ObjectInfo
 
 
 class SampleFiles(Protocol):

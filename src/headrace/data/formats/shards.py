@@ -29,7 +29,7 @@ from headrace.storage.files import (
 )
 from headrace.storage.listing import RANGE, current
 from headrace.storage.locations import is_url
-from headrace.storage.objects import ObjectInfo
+from headrace.storage.stores.objects import ObjectInfo
 
 LARGEST_RANGE = 1_000_000
 

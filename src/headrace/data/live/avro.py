@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.extras import extra
-from headrace.core.urls import shown_url
+from headrace.core.text.urls import shown_url
 
 HEAD = struct.Struct(">bI")
 

@@ -16,20 +16,20 @@ from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import FormatError, SampleError, UsageError
 from headrace.core.spans import Beginning, Span, SpanKey, SpanKeys, SpanSupply
 from headrace.data import gather
+from headrace.data.formats.arrow.columns import from_arrow
 from headrace.data.formats.columns import Block, Column, Keys, joined
-from headrace.data.formats.columns.arrow_columns import from_arrow
 from headrace.data.formats.columns.block import value_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.gather import RaggedAs
 from headrace.data.live.decoding import LOOKED_AT, Decode, Decoding, block_of, collated, decoder_of, schema_of
 from headrace.samplers.live import LiveSampler
-from headrace.sources.feed_options import FeedOptions
+from headrace.sources.feed.feed_options import FeedOptions
+from headrace.sources.feed.span_file import PARTITION, POSITION, VALUE
+from headrace.sources.feed.span_reader import SpanReader
+from headrace.sources.feed.supply import FeedName, commit
 from headrace.sources.log import LogSource
 from headrace.sources.outage import NoAnswerError
 from headrace.sources.ranks import supply_for
-from headrace.sources.span_file import PARTITION, POSITION, VALUE
-from headrace.sources.span_reader import SpanReader
-from headrace.sources.supply import FeedName, commit
 
 log = logging.getLogger("headrace")
 

@@ -21,7 +21,7 @@ from headrace.data.formats.columns.block import column_from, field_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.gather import RaggedAs
 from headrace.data.live.avro import AvroDecoder
-from headrace.sources.closing import ENOUGH
+from headrace.sources.feed.span_rule import ENOUGH
 
 Decoding = Literal["bytes", "text", "json", "msgpack", "npy", "arrow", "avro"]
 

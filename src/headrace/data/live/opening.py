@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from headrace.core.errors import UsageError, wrong_argument
-from headrace.core.urls import URL, is_url, shown_url
-from headrace.sources.feed_options import FeedOptions, OnGap
-from headrace.sources.frames import Frame
-from headrace.sources.journal import Duplicates
+from headrace.core.text.urls import URL, is_url, shown_url
+from headrace.sources.brokers.frames import Frame
+from headrace.sources.feed.feed_options import FeedOptions, OnGap
+from headrace.sources.journal.journal import Duplicates
+from headrace.sources.journal.receiver import ReceiverSource
 from headrace.sources.log import LogSource, Start
-from headrace.sources.receivers import ReceiverSource
 from headrace.sources.sql.recognition import is_sql
 from headrace.storage.cache.limit import bytes_in
-from headrace.storage.fetcher import default_budget
+from headrace.storage.fetching.fetcher import default_budget
 from headrace.storage.locations import bound_path
 
 if TYPE_CHECKING:
@@ -123,22 +123,22 @@ class Scheme:
 
 
 def _kafka(asked: Asked) -> LogSource:
-    from headrace.sources.kafka import KafkaSource
+    from headrace.sources.brokers.kafka import KafkaSource
 
     return KafkaSource.of(os.fsdecode(asked.uri), asked.options)
 
 
 def _redis(asked: Asked) -> LogSource:
-    from headrace.sources.redis_address import RedisAddress
-    from headrace.sources.redis_streams import RedisStreamSource
+    from headrace.sources.brokers.redis_address import RedisAddress
+    from headrace.sources.brokers.redis_streams import RedisStreamSource
 
     return RedisStreamSource(RedisAddress(os.fsdecode(asked.uri)))
 
 
 def _rabbitmq(asked: Asked) -> LogSource:
-    from headrace.sources.amqp import AmqpAddress
-    from headrace.sources.rabbitmq import RabbitQueue
-    from headrace.sources.rabbitmq_streams import RabbitStreamSource
+    from headrace.sources.brokers.amqp import AmqpAddress
+    from headrace.sources.brokers.rabbitmq import RabbitQueue
+    from headrace.sources.brokers.rabbitmq_streams import RabbitStreamSource
 
     address = AmqpAddress(os.fsdecode(asked.uri))
     if asked.live.get("stream"):
@@ -151,7 +151,7 @@ def _rabbitmq(asked: Asked) -> LogSource:
 
 
 def _socket(asked: Asked) -> LogSource:
-    from headrace.sources.sockets import SocketSource
+    from headrace.sources.brokers.sockets import SocketSource
 
     frame = asked.live.get("frame", "lines")
     listen = asked.live.get("listen", False)
@@ -160,7 +160,7 @@ def _socket(asked: Asked) -> LogSource:
 
 def _with_journal(messages: ReceiverSource, asked: Asked) -> LogSource:
     """Returns the log of a queue or a socket. Raises `UsageError` where it is not said where messages are kept."""
-    from headrace.sources.journal_log import JournalSource
+    from headrace.sources.journal.journal_log import JournalSource
 
     live = asked.live
     journal = live.get("journal")

@@ -14,13 +14,13 @@ from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import FormatError, SampleError
 from headrace.core.spans import Span, SpanKey, SpanKeys
 from headrace.data import gather
+from headrace.data.formats.arrow.columns import from_arrow
+from headrace.data.formats.arrow.field_types import field_from
 from headrace.data.formats.columns import Block, Column, concatenated
-from headrace.data.formats.columns.arrow_columns import from_arrow
-from headrace.data.formats.columns.arrow_types import field_from
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.live.dataset import LogDataset, own, schema_from_text
-from headrace.sources.span_file import PARTITION, POSITION
-from headrace.sources.supply import FeedName
+from headrace.sources.feed.span_file import PARTITION, POSITION
+from headrace.sources.feed.supply import FeedName
 
 
 class RowsOfLog(LogDataset):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from headrace.core.errors import FormatError, SampleError
-from headrace.core.rng import enter_step
+from headrace.core.randomness.rng import enter_step
 from headrace.data.formats.columns import Array, Block, Column, Ragged
 from headrace.data.formats.columns.schema import NUMBERS
 from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, leaves, schema_of

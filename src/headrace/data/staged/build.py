@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from headrace.core.errors import SampleError, UsageError
-from headrace.core.machine import cores
-from headrace.core.rng import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
+from headrace.core.process.machine import cores
+from headrace.core.randomness.rng import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
 from headrace.data.building.pool import On, Report, make_pieces
 from headrace.data.building.staging_area import StagingArea
 from headrace.data.formats.columns import Block, Column, Keys, Ragged, concatenated
@@ -110,9 +110,9 @@ class BuildJob:
         block = made.block
 
         def write(path: Path) -> None:
-            from headrace.data.formats import arrow  # with pyarrow, which takes long to load
+            from headrace.data.formats.arrow import ipc  # with pyarrow, which takes long to load
 
-            with contextlib.closing(arrow.write_file(path, block.schema)) as file:
+            with contextlib.closing(ipc.write_file(path, block.schema)) as file:
                 file.append(block)
             path.with_name(path.name + LAYOUT).write_text(json.dumps(to_json(made.node)))
 
@@ -386,7 +386,7 @@ def into_memory(parts: list[Columns]) -> Columns:
 
 def assemble(work: BuildJob, staging: StagingArea, target: Path, format: str) -> Node:
     """Writes the pieces of a staging area as stored data. Returns the layout of the samples."""
-    from headrace.data.formats import arrow
+    from headrace.data.formats.arrow import ipc
 
     nodes = []
     for piece in range(work.pieces):
@@ -397,7 +397,7 @@ def assemble(work: BuildJob, staging: StagingArea, target: Path, format: str) ->
     writer = open_writer(target, schema_of(node), format)
     try:
         for piece, layout in enumerate(nodes):
-            part = arrow.open_reader(str(staging.file(piece)), False)
+            part = ipc.open_reader(str(staging.file(piece)), False)
             for run_of in part.blocks():
                 block = part.fetch(np.arange(run_of.start, run_of.stop), part.schema.names)
                 writer.append(fitted(block, layout, node))

@@ -31,8 +31,8 @@ from headrace.core.errors import (
     StaleCacheError,
     UsageError,
 )
-from headrace.core.regular import read_side_file
-from headrace.core.shortage import check_shortage
+from headrace.core.files.regular_files import read_side_file
+from headrace.core.process.shortage import check_shortage
 from headrace.data.building.pool import On, Report
 from headrace.data.building.staging_area import StagingArea
 from headrace.data.formats.atomic_target import sync_file, sync_folder
@@ -41,10 +41,10 @@ from headrace.data.formats.columns.arrays import ColumnsReader
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import check_holds, format_named, open_reader
+from headrace.data.prepare.locks import locked
 from headrace.data.staged.build import BuildJob, assemble, compute, into_memory
 from headrace.data.staged.fingerprint import Fingerprint
 from headrace.data.staged.layout import Branch, Node, from_json, schema_of, to_json
-from headrace.data.storage.locks import locked
 
 LOGGER = logging.getLogger("headrace")
 NOTE, LOCK, DATA, VERSION = "staged.json", "lock", "data-", 1

@@ -26,9 +26,9 @@ import numpy as np
 
 from headrace.core.batch_memory import OwnMemory
 from headrace.core.errors import SampleError, UsageError
-from headrace.core.machine import cores
-from headrace.core.memory import machine_memory
-from headrace.core.rng import begin_stream, global_states_kept
+from headrace.core.process.machine import cores
+from headrace.core.process.memory import machine_memory
+from headrace.core.randomness.rng import begin_stream, global_states_kept
 from headrace.data.formats.columns import Keys
 from headrace.data.staged.batches import collate
 from headrace.data.staged.build import one_layout, plan_work
@@ -360,7 +360,7 @@ def _through_cache(
     parts: list[Columns] | None, batch_size: int, staged: Staged, folder: Path
 ) -> tuple[float, float, float] | None:
     """Returns bytes a sample, and seconds a sample to read it from a cache in memory, and to write it to the disk."""
-    from headrace.data.formats import arrow  # with pyarrow, which takes long to load
+    from headrace.data.formats.arrow import ipc  # with pyarrow, which takes long to load
 
     if not parts:
         return None
@@ -375,7 +375,7 @@ def _through_cache(
 
     path = folder / "written.arrow"
     began = time.perf_counter()
-    file = arrow.write_file(path, whole.block.schema)
+    file = ipc.write_file(path, whole.block.schema)
     file.append(whole.block)
     file.close()
     # Twice: pieces are written, and then put together.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.errors import SampleError
-from headrace.core.rng import enter_step, follows_streams
+from headrace.core.randomness.rng import enter_step, follows_streams
 from headrace.data.staged.batched import on_columns
 from headrace.data.staged.layout import Node, joined, leaves
 from headrace.data.staged.sample_columns import Place, fitted

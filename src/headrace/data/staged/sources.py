@@ -11,7 +11,7 @@ from torch.utils.data import Subset
 
 from headrace.core.errors import DatasetError
 from headrace.core.protocols import answers
-from headrace.core.rng import enter_step
+from headrace.core.randomness.rng import enter_step
 from headrace.data.formats.columns import Keys
 from headrace.data.staged.layout import layout_of_schema
 from headrace.data.staged.samples import Columns, Data, Rows

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.protocols import says_yes
-from headrace.core.rng import begin_stream, global_states_kept
-from headrace.core.urls import refuse_url
+from headrace.core.randomness.rng import begin_stream, global_states_kept
+from headrace.core.text.urls import refuse_url
 from headrace.data.building.pool import On, check_on
 from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Keys

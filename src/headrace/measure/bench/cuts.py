@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import SampleError, UsageError
-from headrace.core.memory import PeakMemory
+from headrace.core.process.memory import PeakMemory
 from headrace.data.staged.staged import Staged
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.bench.disk import bytes_of_files, files_below

@@ -13,7 +13,7 @@ from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.storage.files import info_of, is_file
 from headrace.storage.listing import lookup
 from headrace.storage.locations import is_url, local_path, parse
-from headrace.storage.store_options import options_for
+from headrace.storage.stores.store_options import options_for
 
 
 @dataclass(frozen=True)

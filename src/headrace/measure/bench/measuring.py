@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import DatasetError, HeadraceError, UsageError
-from headrace.core.temporary_folder import temporary_folder
-from headrace.core.urls import is_url, shown_url
+from headrace.core.files.temporary_folder import temporary_folder
+from headrace.core.text.urls import is_url, shown_url
 from headrace.data import opening
 from headrace.data.formats.registry import MODULES, format_named
 from headrace.data.stored import StoredDataset

@@ -23,7 +23,7 @@ from headrace.sources.sql.answers import Answer
 from headrace.sources.sql.relation import Relation, SelectedColumn
 from headrace.sources.sql.sessions import Session
 from headrace.sources.sql.targets import Target
-from headrace.storage.retrying import RetryLimits
+from headrace.storage.stores.retries import RetryLimits
 
 LIMITS = RetryLimits(retries=60, seconds=60.0, first_wait=0.1, longest_wait=2.0)
 """For a database that was there once and does not answer: as long as it takes a server to start again."""

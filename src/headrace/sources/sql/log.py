@@ -28,7 +28,7 @@ from headrace.sources.sql.key_index import keyed
 from headrace.sources.sql.relation import KEY_NAME, Relation, SelectedColumn, selected
 from headrace.sources.sql.targets import Target, target_of
 from headrace.sources.sql.writers import Writers, WritersOf
-from headrace.storage.retrying import RetryLimits
+from headrace.storage.stores.retries import RetryLimits
 
 LOGGER = logging.getLogger("headrace")
 

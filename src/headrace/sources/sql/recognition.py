@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from headrace.core.urls import is_url
+from headrace.core.text.urls import is_url
 
 SCHEME = re.compile(
     r"(?P<base>postgresql|postgres|sqlite|mysql|mariadb|mssql|oracle|duckdb)(\+(?P<driver>[a-z0-9_]+))?:", re.IGNORECASE

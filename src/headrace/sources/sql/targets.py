@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.core.errors import DatasetNotFoundError, UsageError
 from headrace.core.extras import extra
-from headrace.core.urls import check_server, shown_url
+from headrace.core.text.urls import check_server, shown_url
 from headrace.sources.sql.dialect import Dialect
 from headrace.sources.sql.recognition import SCHEME, is_engine, is_function
 from headrace.sources.sql.sessions import PostgresSession, RowSession, Session, SQLiteSession

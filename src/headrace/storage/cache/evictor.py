@@ -11,7 +11,7 @@ from headrace.storage.cache import layout, whole_records
 from headrace.storage.cache.eviction import NEVER, NextUses
 from headrace.storage.cache.folders import HEX, WHOLE
 from headrace.storage.cache.node import Node
-from headrace.storage.cache.taking import take_blocks, take_file, take_whole
+from headrace.storage.cache.removal import take_blocks, take_file, take_whole
 
 LOOK_AGAIN = 5.0
 """Seconds until a process that found nothing to remove looks into the folders again."""

@@ -16,7 +16,7 @@ from headrace.storage.cache.folders import HEX, JOBS, WHOLE, Folders
 from headrace.storage.cache.locks import NoLocks, lock_file
 from headrace.storage.cache.node import LIMIT, MAGIC, MARKER, NUMBER, Node, job_lives
 from headrace.storage.cache.open_files import OpenFile
-from headrace.storage.cache.taking import take_blocks, take_file, take_whole
+from headrace.storage.cache.removal import take_blocks, take_file, take_whole
 
 Report = Callable[[int, int], None]
 """Is called with files that are done, and all files."""

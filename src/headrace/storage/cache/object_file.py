@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from headrace.storage.cache import layout, taking
+from headrace.storage.cache import layout, removal
 from headrace.storage.cache.node import Node
 from headrace.storage.cache.open_files import OpenFile
 
@@ -25,7 +25,7 @@ def open_object_file(node: Node, name: str, identity: bytes, shape: layout.Shape
     file.close()
     if layout.is_ours(head):
         if node.writable:
-            taking.take_file(node, name)
+            removal.take_file(node, name)
     else:
         node.say_once(name, f"{node.folders.path}/objects/{name} is none of the cache's files: it is left alone")
     raise FileNotFoundError(name)

@@ -25,7 +25,7 @@ from headrace.batches.index import Positioned
 from headrace.batches.whole_batches import whole_batches
 from headrace.core.copies import shallow_copy
 from headrace.core.protocols import is_stateful, says_yes
-from headrace.core.rng import SampleStreams, global_states_kept
+from headrace.core.randomness.rng import SampleStreams, global_states_kept
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.sampler import ElasticSampler

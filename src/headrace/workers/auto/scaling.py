@@ -11,8 +11,8 @@ import time
 from typing import Any, Literal
 
 from headrace.core.copies import shallow_copy
-from headrace.core.machine import cores
-from headrace.core.memory import free_memory, memory_of
+from headrace.core.process.machine import cores
+from headrace.core.process.memory import free_memory, memory_of
 from headrace.core.world import local_world_size
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec

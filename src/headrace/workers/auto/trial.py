@@ -17,8 +17,8 @@ import torch.multiprocessing
 from torch.utils.data import BatchSampler, SubsetRandomSampler
 
 from headrace.core.copies import shallow_copy
-from headrace.core.machine import cores
-from headrace.core.unseeded import Seeding
+from headrace.core.process.machine import cores
+from headrace.core.randomness.unseeded import Seeding
 from headrace.core.world import ALONE
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.indices import begin_indices

@@ -13,8 +13,8 @@ from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
-from headrace.core.activity import LENGTH, STAGE, UNBORN, Activity
-from headrace.core.descriptors import close_with, nameless_file
+from headrace.core.process.activity import LENGTH, STAGE, UNBORN, Activity
+from headrace.core.process.descriptors import close_with, nameless_file
 
 TELL_STACKS = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (3 if hasattr(signal, "SIGRTMIN") else 0)
 """The signal at which a worker writes down its stacks and goes on. One that nobody else uses, where there are such."""

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from headrace.batches.index import Careful, plain_index, split
-from headrace.core.counter import stream_key
 from headrace.core.errors import ClusterError
-from headrace.core.leaving import leave_daemon_thread
+from headrace.core.process.thread_exit import leave_daemon_thread
+from headrace.core.randomness.counter_based import stream_key
 from headrace.core.torch_internals import python_is_exiting
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.opening import SEED_BITS

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from headrace.core.memory import process_tree
-from headrace.core.own_generators import KINDS, PLAIN, values_in
+from headrace.core.process.memory import process_tree
+from headrace.core.randomness.own_generators import KINDS, PLAIN, values_in
 from headrace.workers.processes.handle import pidfds_exist, readable
 
 PATIENCE = 5.0

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from multiprocessing import process
 from typing import Any, NoReturn
 
-from headrace.core.parent_watch import ParentWatch
-from headrace.core.waiting import slices
+from headrace.core.process.interruptible_wait import slices
+from headrace.core.process.parent_watch import ParentWatch
 from headrace.shared_memory.shipping import PackedObject
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.fork_server_main import LARGEST_MESSAGE, MAX_DESCRIPTORS, serve

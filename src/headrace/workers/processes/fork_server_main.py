@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from headrace.core.own_generators import digest, generators_of
-from headrace.core.parent_watch import ParentWatch
+from headrace.core.process.parent_watch import ParentWatch
+from headrace.core.randomness.own_generators import digest, generators_of
 from headrace.shared_memory.shipping import ArrayManifest, unpack
 from headrace.workers.processes.fork_safety import (
     FileId,

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from multiprocessing import process as multiprocessing_process
 from typing import Any
 
-from headrace.core.descriptors import close_with
+from headrace.core.process.descriptors import close_with
 
 
 def pidfds_exist() -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.activity import PLACE, STAGE, STOP_ROW, STOP_TASK, TASK
-from headrace.core.parent_watch import ParentWatch
-from headrace.core.waiting import slices
+from headrace.core.process.activity import PLACE, STAGE, STOP_ROW, STOP_TASK, TASK
+from headrace.core.process.interruptible_wait import slices
+from headrace.core.process.parent_watch import ParentWatch
 from headrace.epoch.start import EpochStart
 from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.codec import dumps

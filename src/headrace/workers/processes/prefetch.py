@@ -16,7 +16,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from headrace.core.memory import machine_memory
+from headrace.core.process.memory import machine_memory
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.live import LiveSampler
 from headrace.samplers.sampler import PositionalSampler

@@ -24,8 +24,8 @@ from headrace.batches.collate import SlotCollate
 from headrace.batches.index import Positioned, can_be_cut, part_of
 from headrace.batches.join import NotAlikeError, Part, join
 from headrace.batches.whole_batches import fetches_batches
-from headrace.core.activity import COLLATE, LOAD
 from headrace.core.batch_memory import OwnMemory
+from headrace.core.process.activity import COLLATE, LOAD
 from headrace.core.spans import NothingYetError
 from headrace.core.stragglers import FARTHER, SPARE, WORTH_SHARING
 from headrace.core.torch_internals import torch_default_collate

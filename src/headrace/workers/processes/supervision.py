@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headrace.core.activity import IDLE
 from headrace.core.errors import ClusterError, SampleTimeoutError, explain
-from headrace.core.memory import oom_kills
+from headrace.core.process.activity import IDLE
+from headrace.core.process.memory import oom_kills
 from headrace.workers.crash_report import CrashReport, doing
 from headrace.workers.heartbeat import Watch
 from headrace.workers.processes.messages import Result

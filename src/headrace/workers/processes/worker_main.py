@@ -17,10 +17,20 @@ import numpy as np
 
 from headrace.batches.collate import SlotCollate
 from headrace.batches.partial_loading import PartialLoading
-from headrace.core.activity import IDLE, PLACE, SEND, STAGE, START, STOP_TASK, TASK, TOGETHER, count_whole_process
-from headrace.core.allocator import keep_freed_memory
 from headrace.core.missing_state import MissingState, cannot_be_sent
-from headrace.core.parent_watch import ParentWatch
+from headrace.core.process.activity import (
+    IDLE,
+    PLACE,
+    SEND,
+    STAGE,
+    START,
+    STOP_TASK,
+    TASK,
+    TOGETHER,
+    count_whole_process,
+)
+from headrace.core.process.allocator import keep_freed_memory
+from headrace.core.process.parent_watch import ParentWatch
 from headrace.core.torch_internals import (
     MP_STATUS_CHECK_INTERVAL,
     enter_worker_process,
@@ -31,7 +41,7 @@ from headrace.faults.bad_sample import BadSample
 from headrace.shared_memory.arena import Ticket
 from headrace.shared_memory.codec import EncodedBatch, encode
 from headrace.shared_memory.memory import Slot
-from headrace.storage.endpoint import read_through
+from headrace.storage.fetching.endpoint import read_through
 from headrace.telemetry.stack_sampler import StackSampler
 from headrace.telemetry.stopwatch import Stopwatch
 from headrace.workers.failure import Failure

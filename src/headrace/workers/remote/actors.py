@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from headrace.cluster.code import check_versions
-from headrace.core.parent_watch import ParentWatch
+from headrace.core.process.parent_watch import ParentWatch
 
 STARTING = 60.0
 """Seconds that a host may take to listen: it has to import torch."""

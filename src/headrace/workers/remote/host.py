@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.cluster.code import check_versions
-from headrace.core.descriptors import nameless_file
 from headrace.core.errors import ClusterError
+from headrace.core.process.descriptors import nameless_file
 from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.by_value import (
     TravellingManifest,

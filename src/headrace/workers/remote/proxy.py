@@ -27,8 +27,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.cluster.code import versions
-from headrace.core.activity import STAGE, START
 from headrace.core.errors import ClusterError
+from headrace.core.process.activity import STAGE, START
 from headrace.shared_memory.by_value import TravellingObject
 from headrace.shared_memory.memory import Slot
 from headrace.telemetry.stopwatch import NO_TIMES, Times

@@ -22,7 +22,7 @@ import sys
 from typing import Any
 from weakref import WeakSet
 
-from headrace.core.descriptors import nameless_file
+from headrace.core.process.descriptors import nameless_file
 from headrace.shared_memory.by_value import TravellingManifest
 
 PATIENCE = 60.0

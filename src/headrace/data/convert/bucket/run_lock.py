@@ -18,7 +18,7 @@ from types import TracebackType
 
 from headrace.core.errors import DatasetError, ObjectNotFoundError, StorageError
 from headrace.storage.locations import Location
-from headrace.storage.objects import ObjectInfo, Store
+from headrace.storage.stores.objects import ObjectInfo, Store
 
 RENEW = 20.0
 """Seconds between two renewals."""

@@ -24,8 +24,8 @@ from headrace.data.formats.manifest import BESIDE, NAME, beside, read_manifest
 from headrace.data.formats.unfinished import AREA, PLAN
 from headrace.storage.listing import PATIENCE, lookup
 from headrace.storage.locations import HTTP_SCHEMES, Location, parse
-from headrace.storage.objects import ObjectInfo, Store, StoreConfig, open_store, store_config
-from headrace.storage.store_options import options_for
+from headrace.storage.stores.objects import ObjectInfo, Store, StoreConfig, open_store, store_config
+from headrace.storage.stores.store_options import options_for
 
 AT_ONCE = 16
 """Requests under way at a time."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from headrace.storage.objects import Store
+from headrace.storage.stores.objects import Store
 
 BLOCK = 4 << 20
 """Bytes that are read from the file at a time."""

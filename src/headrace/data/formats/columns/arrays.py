@@ -20,9 +20,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from headrace.core.disk_names import as_text, on_disk
 from headrace.core.errors import FormatError, HeadraceError, MachineError
-from headrace.core.shortage import machine_error, shortage
+from headrace.core.files.disk_names import as_text, on_disk
+from headrace.core.process.shortage import machine_error, shortage
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.guards.limits import FREE, too_large

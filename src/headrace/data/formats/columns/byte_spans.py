@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.data.formats.columns.ragged import Array, Keys
-from headrace.storage.ranges import ByteRange
+from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.remote_files import RemoteFiles
 
 ALONE = 1 << 10

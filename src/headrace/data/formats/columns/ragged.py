@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import FormatError, UsageError
-from headrace.core.said import warn_once
+from headrace.core.text.log_once import warn_once
 
 Array = npt.NDArray[Any]
 Keys = npt.NDArray[np.int64]

@@ -22,7 +22,7 @@ from headrace.data.formats.columns.remote_arrays import (
 )
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import even_blocks
-from headrace.storage.ranges import ByteRange
+from headrace.storage.fetching.ranges import ByteRange
 
 RUN = 1 << 24
 """Bytes of a run of samples that is read at a time."""

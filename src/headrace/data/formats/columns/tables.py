@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.data.formats.arrow.columns import check_decoded, from_arrow
 from headrace.data.formats.columns import Block, Column, Keys, Origin, Ragged, concatenated, joined
-from headrace.data.formats.columns.arrow_columns import check_decoded, from_arrow
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import Handle, even_blocks

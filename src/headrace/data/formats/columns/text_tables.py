@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import FormatError
+from headrace.data.formats.arrow.file_sets import joined_schema, joined_tables, wanted_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
-from headrace.data.formats.columns.arrow_sets import joined_schema, joined_tables, wanted_of
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader

@@ -1,0 +1,1 @@
+"""Files of this machine: replaced whole, regular ones only, temporary folders."""

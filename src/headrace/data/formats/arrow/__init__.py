@@ -1,0 +1,1 @@
+"""Arrow IPC and Parquet files, and the columns of Arrow."""

@@ -1,0 +1,1 @@
+"""WebDataset: tar shards, their index, and the samples in them."""

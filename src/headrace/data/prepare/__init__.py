@@ -1,0 +1,1 @@
+"""Datasets to try things with, downloaded or generated, whole and checked."""

@@ -1,0 +1,1 @@
+"""Where records come from: Kafka, Redis, RabbitMQ, and sockets."""
