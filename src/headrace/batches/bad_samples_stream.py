@@ -7,7 +7,7 @@ from types import GeneratorType
 from typing import Any, Protocol
 
 from headrace.batches.notes import note
-from headrace.core.errors import SampleError, explain
+from headrace.core.errors import SampleError
 from headrace.core.randomness.counter_based import stream_key
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.handler import FaultHandler
@@ -184,11 +184,10 @@ class StreamBatch:
         if good and self._handler is not None:
             return good[stream_key(SPARE, self._handler.seed, bad.epoch, bad.key) % len(good)]
 
-        message = explain(
+        raise SampleError.about(
             "found no good sample for the place of a bad one",
             place=f"sample number {bad.key} of the stream",
             found=f"{bad.error.splitlines()[0]}, and no good sample before it",
             expected="a stream whose samples are good in the main",
             cure="see whether the dataset itself is at fault",
-        )
-        raise SampleError(message) from bad.exception
+        ) from bad.exception

@@ -15,7 +15,7 @@ from headrace.batches.notes import note
 from headrace.batches.stream_source import Source
 from headrace.batches.whole_batches import memory_of
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.missing_state import MissingState
 from headrace.core.process.activity import Activity, note_collation, private_activity
 from headrace.core.randomness.rng import BATCH
@@ -166,13 +166,12 @@ class IterableFetcher:
             try:
                 passing.read(self._source)
             except StopIteration as end:
-                message = explain(
+                raise UsageError.about(
                     "the stream is shorter than when its state was saved",
                     found=f"the end after {done} samples",
                     expected=f"at least the {total} samples that were delivered before",
                     cure="resume with the data that were there, or begin the epoch anew",
-                )
-                raise UsageError(message) from end
+                ) from end
 
     def _whole(self, count: int, memory: BatchMemory) -> Any:
         """Returns a batch that the iterator made itself; None if one by one is how its bad samples are found."""
@@ -287,11 +286,10 @@ class IterableFetcher:
         if deal.place.claimed:
             self._deal = None
         elif deal.place.counted:
-            message = explain(
+            raise UsageError.about(
                 "this dataset would be split twice",
                 place="shard='auto'",
                 found="its __iter__ reads get_worker_info(), as datasets do that split themselves over the workers",
                 expected="a dataset that yields the same samples in every worker, or one that uses headrace.shard",
                 cure="leave shard= out, or replace the splitting in __iter__ by headrace.shard(...)",
             )
-            raise UsageError(message)

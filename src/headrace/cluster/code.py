@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from headrace.core.errors import ClusterError, explain
+from headrace.core.errors import ClusterError
 from headrace.core.extras import extra
 from headrace.version import __version__
 
@@ -94,11 +94,10 @@ def check_versions(theirs: dict[str, str], host: str) -> None:
     if not differ:
         return
 
-    message = explain(
+    raise ClusterError.about(
         "versions differ between machines",
         place=host,
         found=", ".join(f"{name} {theirs.get(name)}" for name in differ),
         expected=", ".join(f"{name} {ours[name]}" for name in differ) + ", as on the machine that trains",
         cure="install the same versions on all machines",
     )
-    raise ClusterError(message)

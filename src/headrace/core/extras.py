@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from headrace.core.errors import MissingExtraError, explain
+from headrace.core.errors import MissingExtraError
 
 
 def extra(module: str, name: str) -> Any:
@@ -25,4 +25,4 @@ def require(module: str, name: str) -> None:
 
 def _missing(module: str, name: str, found: str) -> MissingExtraError:
     cure = f"pip install 'headrace[{name}]'"
-    return MissingExtraError(explain(f"this needs the package {module}", found=found, cure=cure))
+    return MissingExtraError.about(f"this needs the package {module}", found=found, cure=cure)

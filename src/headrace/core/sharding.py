@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.world import World, current_world
 
 T = TypeVar("T")
@@ -153,11 +153,10 @@ def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave")
         stop = len(items) * (part.number + 1) // part.parts
         return islice(items, start, stop)
 
-    message = explain(
+    raise UsageError.about(
         "cannot split these items",
         place="headrace.shard",
         found=f"by={by!r} and items of type {type(items).__name__}",
         expected="by='interleave', or by='block' and a sequence (its length must be known)",
         cure="use by='interleave', or make a list of the items",
     )
-    raise UsageError(message)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed
 
-from headrace.core.errors import UsageError, explain, wrong_argument
+from headrace.core.errors import UsageError, wrong_argument
 
 
 class World(NamedTuple):
@@ -105,14 +105,13 @@ def world_of(environment: Mapping[str, str]) -> World:
     try:
         return checked_world(int(rank), int(size))
     except ValueError as error:
-        message = explain(
+        raise UsageError.about(
             "cannot tell this process's rank",
             place="the environment variables RANK and WORLD_SIZE",
             found=f"RANK={rank!r}, WORLD_SIZE={size!r}",
             expected="whole numbers with 0 <= RANK < WORLD_SIZE",
             cure="start the script with torchrun, or unset both",
-        )
-        raise UsageError(message) from error
+        ) from error
 
 
 def checked_world(rank: int | None, size: int | None) -> World:
@@ -125,12 +124,11 @@ def checked_world(rank: int | None, size: int | None) -> World:
             size = around.size
 
     if not 0 <= rank < size:
-        message = explain(
+        raise UsageError.about(
             "no such rank",
             found=f"rank={rank}, world_size={size}",
             expected="whole numbers with 0 <= rank < world_size",
             cure="leave both out to take them from torch.distributed or the launcher",
         )
-        raise UsageError(message)
 
     return World(rank, size)

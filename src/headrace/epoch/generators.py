@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from headrace.core.errors import StateError, explain
+from headrace.core.errors import StateError
 from headrace.core.randomness.rng import GlobalStates
 
 WORDS = 625
@@ -55,14 +55,13 @@ def decoded(given: Any) -> OrderStates | None:
         states = OrderStates(GlobalStates(python, numpy, _tensor(given["torch"])), own)
         _try_out(states)
     except (TypeError, LookupError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-        message = explain(
+        raise StateError.about(
             "this state is damaged",
             place="load_state_dict",
             found=f"states of random generators that cannot be read ({type(error).__name__}: {error})"[:300],
             expected="what state_dict() returned, unchanged",
             cure="load another state, or begin the epoch anew without it",
-        )
-        raise StateError(message) from error
+        ) from error
 
     return states
 

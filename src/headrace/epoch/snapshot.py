@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from headrace.core.errors import StateError, explain
+from headrace.core.errors import StateError
 from headrace.core.protocols import answers
 from headrace.core.world import World
 from headrace.epoch.deferral import merged
@@ -366,9 +366,9 @@ def _damaged(name: str, value: object, expected: str) -> None:
 
 def _refuse(what: str, found: str, expected: str) -> None:
     cure = "load the state where it was saved, or begin the epoch anew without it"
-    raise StateError(explain(what, place="load_state_dict", found=found, expected=expected, cure=cure))
+    raise StateError.about(what, place="load_state_dict", found=found, expected=expected, cure=cure)
 
 
 def _refuse_merge(what: str, found: str, expected: str) -> None:
     cure = "pass one state of each rank, all of them saved at the same step"
-    raise StateError(explain(what, place="headrace.merge_states", found=found, expected=expected, cure=cure))
+    raise StateError.about(what, place="headrace.merge_states", found=found, expected=expected, cure=cure)

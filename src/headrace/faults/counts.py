@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from headrace.core.errors import TooManyBadSamplesError, explain
+from headrace.core.errors import TooManyBadSamplesError
 from headrace.faults import quarantine
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.policy import OnError
@@ -156,11 +156,10 @@ class FaultCounter:
             return
 
         last = self._records[-1]
-        message = explain(
+        raise TooManyBadSamplesError.about(
             "too many bad samples in this epoch",
             place=self._path,
             found=f"{self._in_epoch} of {samples}; the last: {last.key!r}: {last.error.splitlines()[0]}",
             expected=f"at most {named}",
             cure="see what is wrong with them (OnError(log=)), or raise the limit",
         )
-        raise TooManyBadSamplesError(message)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError, wrong_argument
 from headrace.faults.bad_sample import Action, BadSample
 from headrace.faults.replacements import Replacements
 
@@ -80,13 +80,12 @@ class Policy:
             checked: Action = action
             return checked
 
-        message = explain(
+        raise UsageError.about(
             "on_error must say what to do",
             place=_named(self.on_error),
             found=repr(action),
             expected=" or ".join(map(repr, ACTIONS)),
         )
-        raise UsageError(message)
 
 
 def _named(function: object) -> str:
@@ -112,21 +111,21 @@ def check_on_error(given: OnError) -> None:
     }
     for name, (holds, expected) in rules.items():
         if not holds:
-            raise UsageError(_wrong(name, getattr(given, name), expected))
+            raise wrong_argument(name, getattr(given, name), expected, place="headrace.OnError")
 
     is_limited = given.max_rate is not None or given.max_count is not None
     if is_limited and isinstance(given.action, str) and given.action == "raise":
-        message = explain(
+        raise UsageError.about(
             "a limit has nothing to count",
             place="on_error of headrace.DataLoader",
             found="the action 'raise', with which the first bad sample ends the epoch",
             expected="'skip', 'replace' or a function",
             cure="give an action, or leave max_rate and max_count out",
         )
-        raise UsageError(message)
 
     if given.max_rate is not None and given.max_count is not None:
-        raise UsageError(_wrong("max_count", given.max_count, "None beside max_rate: give one of the two"))
+        expected = "None beside max_rate: give one of the two"
+        raise wrong_argument("max_count", given.max_count, expected, place="headrace.OnError")
 
 
 def _is_number(value: Any, kinds: type[float] | tuple[type[float], ...], least: float, most: float) -> bool:
@@ -135,8 +134,3 @@ def _is_number(value: Any, kinds: type[float] | tuple[type[float], ...], least: 
     if value is None:
         return True
     return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
-
-
-def _wrong(name: str, value: object, expected: str) -> str:
-    place = "on_error of headrace.DataLoader"
-    return explain("wrong argument", place=place, found=f"{name}={value!r}", expected=expected)

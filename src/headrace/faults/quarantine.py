@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain, wrong_argument
+from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, wrong_argument
 from headrace.faults.bad_sample import BadSample
 
 CUT_OFF = '{"key":'
@@ -53,14 +53,13 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     try:
         append(found, ())
     except (OSError, ValueError) as error:
-        message = explain(
+        raise UsageError.about(
             "cannot write the quarantine file",
             place=str(found).encode("unicode_escape").decode(),
             found=getattr(error, "strerror", None) or error,
             expected="a file that can be made or written in a folder that exists",
             cure="make the folder, or give another path",
-        )
-        raise UsageError(message) from error
+        ) from error
 
     return found
 
@@ -74,11 +73,11 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="backslashreplace").split("\n")
     except FileNotFoundError as error:
-        message = explain("there is no quarantine file", place=path, cure="give the path that OnError(log=) had")
-        raise DatasetNotFoundError(message) from error
+        raise DatasetNotFoundError.about(
+            "there is no quarantine file", place=path, cure="give the path that OnError(log=) had"
+        ) from error
     except OSError as error:
-        message = explain("cannot read the quarantine file", place=path, found=error.strerror)
-        raise FormatError(message) from error
+        raise FormatError.about("cannot read the quarantine file", place=path, found=error.strerror) from error
 
     found: dict[str, BadSample] = {}
     for number, line in enumerate(lines, 1):
@@ -90,14 +89,13 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
             # Written while a machine went down.
             if line.startswith(CUT_OFF):
                 continue
-            message = explain(
+            raise FormatError.about(
                 "this is no quarantine file",
                 place=f"{path}, line {number}",
                 found=line[:80],
                 expected="JSON with key, path, stage, error, epoch, worker",
                 cure="delete the line, or give the path that OnError(log=) had",
-            )
-            raise FormatError(message) from error
+            ) from error
 
         # Popped first, so that the key moves to the end: the list is in order of when each was seen last.
         found.pop(repr(bad.key), None)
@@ -133,7 +131,7 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
     left = numbers[numbers < length]
     if len(left) == length and length:
         found = f"all {length} samples"
-        raise UsageError(explain("nothing is left to load", place="exclude=", found=found, cure="exclude fewer"))
+        raise UsageError.about("nothing is left to load", place="exclude=", found=found, cure="exclude fewer")
 
     return left
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -15,12 +14,13 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
 from headrace.cluster.options import Ray
-from headrace.core.errors import UsageError, explain, wrong_argument
+from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.extras import require
 from headrace.core.lengths import known_length
 from headrace.core.process.machine import cores
 from headrace.core.protocols import is_live, is_stateful
 from headrace.core.sharding import splits_itself
+from headrace.core.sizes import bytes_in
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
 from headrace.core.world import Shard, local_world_size
 from headrace.faults.policy import ErrorAction, OnError
@@ -78,14 +78,7 @@ class Auto:
         if self.memory is None:
             return None
 
-        found = None
-        if isinstance(self.memory, str):
-            found = SIZE.fullmatch(self.memory.strip())
-        if found is not None:
-            return int(float(found[1]) * UNITS[found[2].upper()])
-        if _is_whole(self.memory) and int(self.memory) > 0:
-            return int(self.memory)
-        raise _wrong("memory", self.memory, "a number of bytes, or text such as '8GB'")
+        return bytes_in(self.memory, "memory", place="headrace.Auto")
 
 
 def memory_limit(num_workers: object) -> int | None:
@@ -93,11 +86,6 @@ def memory_limit(num_workers: object) -> int | None:
     if isinstance(num_workers, Auto):
         return num_workers.nbytes()
     return None
-
-
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b?|)", re.IGNORECASE)
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -148,14 +136,13 @@ def checked_exclude(exclude: Excluded, dataset: object, given: object) -> Any:
     else:
         found = "a sampler of yours"
 
-    message = explain(
+    raise UsageError.about(
         "cannot leave samples out of an order that is not the loader's own",
         place="headrace.DataLoader(exclude=)",
         found=found,
         expected="a map-style dataset with a length, without sampler and batch_sampler",
         cure="give the exclude= to the sampler (headrace.samplers.DistributedSampler), or leave the keys out of it",
     )
-    raise UsageError(message)
 
 
 def _leaves_out(sampler: Any, numbers: Any) -> bool:
@@ -183,17 +170,16 @@ def check_arguments(dataset: Any, **given: Any) -> None:
     }
     for name, (holds, expected) in rules.items():
         if not holds:
-            raise _wrong(name, given[name], expected)
+            raise wrong_argument(name, given[name], expected, place="headrace.DataLoader")
 
     if given["shard"] and isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        message = explain(
+        raise UsageError.about(
             "cannot deal out a data pipe",
             place="headrace.DataLoader(shard=)",
             found=type(dataset).__name__,
             expected="a map-style dataset or an IterableDataset",
             cure="put a sharding_filter into the pipe, and leave shard= out",
         )
-        raise UsageError(message)
 
 
 def check_stragglers(asked: Stragglers, dataset: object, seed: int | None, *, in_order: bool) -> None:
@@ -245,14 +231,13 @@ def check_samples(dataset: object, sampler: object, batch_sampler: object) -> No
     for one in (given, getattr(given, "sampler", None)):
         expected = getattr(one, "samples_of_dataset", None)
         if _is_whole(expected) and expected != length:
-            message = explain(
+            raise UsageError.about(
                 "the sampler was made for another dataset",
                 place=f"headrace.DataLoader, {type(one).__name__}",
                 found=f"{expected:,} samples (as many lengths, labels or weights as it was given)",
                 expected=f"{length:,}, as many as the dataset has",
                 cure="give the sampler one length, label or weight for each sample of this dataset, in its order",
             )
-            raise UsageError(message)
 
 
 def _check_order_of_log(sampler: object, batch_sampler: object) -> None:
@@ -283,11 +268,12 @@ def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: Ask
     """
     for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
         if isinstance(value, str) and value != "auto":
-            raise _wrong(name, value, "a whole number, or 'auto'")
+            raise wrong_argument(name, value, "a whole number, or 'auto'", place="headrace.DataLoader")
 
     wanted = num_workers == "auto" or isinstance(num_workers, Auto)
     if wanted and prefetch_factor not in (None, "auto") and not (_is_whole(prefetch_factor) and prefetch_factor > 0):
-        raise _wrong("prefetch_factor", prefetch_factor, "a positive whole number, 'auto' or None")
+        expected = "a positive whole number, 'auto' or None"
+        raise wrong_argument("prefetch_factor", prefetch_factor, expected, place="headrace.DataLoader")
 
     in_processes = backend == "process" or as_ray(backend) is not None or (wanted and backend == "auto")
     free = is_map(dataset) and not is_stateful(dataset) and in_processes and os.name == "posix"
@@ -339,13 +325,6 @@ def check_ray(backend: AskedBackend, dataset: object, num_workers: Any) -> None:
             expected="stored data, or a dataset of yours",
             cure="leave backend= out: workers of this machine share what the I/O process has read",
         )
-
-
-def _wrong(name: str, value: Any, expected: str) -> UsageError:
-    """Returns the error for an argument that is not what it may be."""
-    return UsageError(
-        explain("wrong argument", place="headrace.DataLoader", found=f"{name}={value!r}", expected=expected)
-    )
 
 
 def _is_shard(value: object) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.files.atomic_file import write_atomically
 from headrace.telemetry.recording import MAIN, Batches, Event, Recording, without_nan, workers_seen
 
@@ -301,4 +301,4 @@ def _read(path: Path) -> dict[str, Any]:
         found = str(error)
 
     expected = "a file that torch.profiler.profile().export_chrome_trace wrote"
-    raise UsageError(explain("this is no trace", place=path, found=found, expected=expected))
+    raise UsageError.about("this is no trace", place=path, found=found, expected=expected)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.extras import extra
 from headrace.core.files.atomic_file import write_atomically
 from headrace.core.world import current_world
@@ -98,7 +98,7 @@ class OpenMetricsWriter:
         self._path = Path(path)
         if not self._path.absolute().parent.is_dir():
             cure = "make the folder first, or choose another file"
-            raise UsageError(explain("metrics cannot be written", place=path, found="no such folder", cure=cure))
+            raise UsageError.about("metrics cannot be written", place=path, found="no such folder", cure=cure)
 
         extra("prometheus_client", "metrics")
         self._latest: dict[str, LoaderStats] = {}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutations
@@ -118,6 +118,4 @@ def _plain(label: Any) -> Any:
 def _bad_labels(found: str) -> UsageError:
     expected = "one label for each sample, in one dimension: numbers, strings or anything that can be hashed"
     cure = "give the class of each sample, in the order of the dataset"
-    return UsageError(
-        explain("cannot balance these labels", place="labels=", found=found, expected=expected, cure=cure)
-    )
+    return UsageError.about("cannot balance these labels", place="labels=", found=found, expected=expected, cure=cure)

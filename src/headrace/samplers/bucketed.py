@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.errors import UsageError, explain, wrong_argument
+from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key, words_at
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutation
@@ -290,14 +290,13 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
             return
 
         key = int(self.lengths.argmax())
-        message = explain(
+        raise UsageError.about(
             "a sample is longer than a batch may be",
             place=f"the sample with key {key}",
             found=f"{self.lengths[key]} tokens",
             expected=f"at most max_tokens={self.max_tokens}",
             cure="raise max_tokens, cut the sample, or choose too_long='skip' or 'alone'",
         )
-        raise UsageError(message)
 
     def _edges(self, lengths: Lengths) -> list[int]:
         count = len(lengths)
@@ -362,6 +361,4 @@ def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:
 def _bad_lengths(found: str) -> UsageError:
     expected = "one non-negative number for each sample, in one dimension"
     cure = "give the length of each sample, in the order of the dataset"
-    return UsageError(
-        explain("cannot sort by these lengths", place="lengths=", found=found, expected=expected, cure=cure)
-    )
+    return UsageError.about("cannot sort by these lengths", place="lengths=", found=found, expected=expected, cure=cure)

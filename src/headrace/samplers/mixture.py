@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
 from headrace.samplers.frameworks import SplitOverRanks, Splitter, splitter
 from headrace.samplers.permutation import Permutations
@@ -256,9 +256,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     def _refuse_weights(self, found: str) -> None:
         expected = f"one for each of the {len(self.lengths)} sources, and 0 for empty ones"
         cure = "give as many weights as sources, in the same order"
-        raise UsageError(
-            explain("these weights do not fit", place="weights=", found=found, expected=expected, cure=cure)
-        )
+        raise UsageError.about("these weights do not fit", place="weights=", found=found, expected=expected, cure=cure)
 
     def _identity(self) -> dict[str, Any]:
         more = {"sources": len(self.lengths), "digest": self._digest, "shuffle": self.shuffle}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.randomness.counter_based import GOLDEN, MASK, mix_words, words_at
 
 ROUNDS = 10
@@ -103,7 +103,7 @@ def checked_length(length: int) -> int:
     """Returns `length` if a range of that length can be permuted. Raises `UsageError` otherwise."""
     if 0 <= length <= LARGEST:
         return length
-    raise UsageError(explain("cannot shuffle that many", found=length, expected="a length from 0 to 2**62"))
+    raise UsageError.about("cannot shuffle that many", found=length, expected="a length from 0 to 2**62")
 
 
 def _bits(length: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from headrace.core.errors import StateError, UsageError, explain, wrong_argument
+from headrace.core.errors import StateError, UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
 from headrace.core.world import ALONE, World, checked_world
 from headrace.samplers.frameworks import splitter
@@ -207,7 +207,7 @@ class ElasticSampler(Sampler[Any]):
     def _refuse(self, what: str, found: object, expected: object) -> None:
         place = f"{type(self).__name__}.load_state_dict"
         cure = "load it into a sampler made with the same arguments, or begin the epoch anew"
-        raise StateError(explain(what, place=place, found=found, expected=expected, cure=cure))
+        raise StateError.about(what, place=place, found=found, expected=expected, cure=cure)
 
     def _begin(self) -> State:
         """Returns where an iteration begins that is asked for now."""
@@ -373,14 +373,13 @@ def length_of(dataset: Sized | int) -> int:
     if isinstance(dataset, Sized):
         return len(dataset)
 
-    message = explain(
+    raise UsageError.about(
         "cannot tell how many samples there are",
         place="the dataset, or its length",
         found=f"{dataset!r} of type {type(dataset).__name__}",
         expected="a dataset with a length, or a whole number that is not negative",
         cure="give the length as a number",
     )
-    raise UsageError(message)
 
 
 def positive(name: str, value: Any) -> int:

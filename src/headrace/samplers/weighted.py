@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.randomness.counter_based import uniforms_at
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.positions import Uneven
@@ -62,14 +62,13 @@ class WeightedSampler(PositionalSampler, SplitOverRanks):
         self._table = scaled
         usable = int(np.count_nonzero(scaled))
         if self.total > usable:
-            message = explain(
+            raise UsageError.about(
                 "cannot draw so many samples without replacement",
                 place="num_samples=",
                 found=self.total,
                 expected=f"at most {usable}, the number of weights above zero",
                 cure="draw fewer, or with replacement",
             )
-            raise UsageError(message)
 
     @property
     def samples_of_dataset(self) -> int:
@@ -158,6 +157,6 @@ def numbers_of(values: Any) -> npt.NDArray[Any]:
 def _bad_weights(found: str) -> UsageError:
     expected = "a one-dimensional array of finite numbers, none negative, not all zero"
     cure = "give one weight for each sample, and 0 to those that are not wanted"
-    return UsageError(
-        explain("cannot draw with these weights", place="weights=", found=found, expected=expected, cure=cure)
+    return UsageError.about(
+        "cannot draw with these weights", place="weights=", found=found, expected=expected, cure=cure
     )

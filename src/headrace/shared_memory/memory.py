@@ -103,14 +103,13 @@ class FileBacking:
         try:
             return cls(nameless_file("batches"), min(largest_file(), REGION_SPAN))
         except OSError as error:
-            message = explain(
+            raise TransportError.about(
                 "cannot create shared memory for batches",
                 place="memfd_create",
                 found=error,
                 expected="a free file descriptor",
                 cure="raise `ulimit -n`, or use num_workers=0",
-            )
-            raise TransportError(message) from error
+            ) from error
 
     def __reduce__(self) -> Any:
         return _received_backing, (reduction.DupFd(self.fd), self.span)
@@ -125,13 +124,12 @@ class FileBacking:
             if os.fstat(self.fd).st_size < regions * self.span:
                 os.ftruncate(self.fd, regions * self.span)
         except OSError as error:
-            message = explain(
+            raise TransportError.about(
                 "cannot reserve address space for batches",
                 found=error,
                 expected=f"a sparse file of {regions * self.span >> 20} MiB may be made (it takes no memory)",
                 cure="lift the limit on file sizes (`ulimit -f unlimited`), or use num_workers=0",
-            )
-            raise TransportError(message) from error
+            ) from error
 
     def map(self, region: int, chunk: int) -> mmap.mmap:
         """See `Backing.map`."""

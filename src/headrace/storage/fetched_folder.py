@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 
 from headrace.core.errors import MachineError
-from headrace.storage.cache.locks import NoLocks, lock_file
+from headrace.core.files.file_lock import NoLocks, lock_file
 
 LOGGER = logging.getLogger("headrace")
 

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import IO
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 
 SIDE_FILE = 256 << 20
 """Bytes that a file of descriptions beside data may have: what it unfolds to takes some times more."""
@@ -35,7 +35,7 @@ def not_regular(path: str | os.PathLike[str], mode: int, expected: str = "a regu
     """Returns the error for a path that leads to something that is no file of data."""
     cure = "remove it, or copy what it gives into a file"
     what = "data are read from regular files only"
-    return FormatError(explain(what, place=os.fspath(path), found=kind_of(mode), expected=expected, cure=cure))
+    return FormatError.about(what, place=os.fspath(path), found=kind_of(mode), expected=expected, cure=cure)
 
 
 def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
@@ -78,4 +78,4 @@ def too_large(path: str | os.PathLike[str], size: int, limit: int) -> FormatErro
     cure = "delete it, or make the data again in fewer files"
     what = "a file that describes data is too large"
     expected = f"{limit:,} bytes at most"
-    return FormatError(explain(what, place=os.fspath(path), found=found, expected=expected, cure=cure))
+    return FormatError.about(what, place=os.fspath(path), found=found, expected=expected, cure=cure)

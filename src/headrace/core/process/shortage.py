@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 
-from headrace.core.errors import MachineError, explain
+from headrace.core.errors import MachineError
 
 SHORT = {
     errno.EAGAIN: "threads or processes",
@@ -101,8 +101,8 @@ def machine_error(place: object, what: str, short_of: str, error: BaseException)
     """Returns the error for work that the machine could not do. short_of: see `shortage`."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     cure = f"{CURES[short_of]}; the data need not be restored for this"
-    return MachineError(
-        explain(f"the machine is short of {short_of}", place=place, found=f"{lines[0]}, while {what}", cure=cure)
+    return MachineError.about(
+        f"the machine is short of {short_of}", place=place, found=f"{lines[0]}, while {what}", cure=cure
     )
 
 

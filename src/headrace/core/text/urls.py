@@ -9,7 +9,7 @@ import os
 import re
 from urllib.parse import urlsplit
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.text.secrets import hide_secrets, without_user, without_values
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>//?)(?P<rest>.*)", re.DOTALL)
@@ -99,4 +99,4 @@ def refuse_url(path: object, place: str, cure: str) -> None:
 
     shown = shown_url(os.fsdecode(path))
     what = "this takes no URL"
-    raise UsageError(explain(what, place=place, found=shown, expected="a path on this machine", cure=cure))
+    raise UsageError.about(what, place=place, found=shown, expected="a path on this machine", cure=cure)

@@ -18,11 +18,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.core.errors import DatasetError
+from headrace.core.files.file_lock import locked
 from headrace.core.process.shortage import check_shortage
 from headrace.data.formats.atomic_target import sync_file, sync_folder
 from headrace.data.formats.manifest import checksum
 from headrace.data.formats.shards import shard_name
-from headrace.data.prepare.locks import locked
 
 MAKING = "making-"
 SEEN = "seen-"

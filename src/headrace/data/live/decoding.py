@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import FormatError, MissingExtraError, SampleError, explain, wrong_argument
+from headrace.core.errors import FormatError, MissingExtraError, SampleError, wrong_argument
 from headrace.core.extras import extra
 from headrace.data import gather
 from headrace.data.formats.columns import Block, Column
@@ -219,8 +219,7 @@ def _values(field: Field, samples: Sequence[Any]) -> list[Any]:
     except (KeyError, TypeError) as error:
         found = _lacking(field.name, samples)
         expected = f"{field.name}: {field}, as in the first records of the source"
-        message = explain("a record lacks a field", found=found, expected=expected)
-        raise SampleError(message) from error
+        raise SampleError.about("a record lacks a field", found=found, expected=expected) from error
 
 
 def _texts(field: Field, values: list[Any]) -> list[str]:
@@ -257,8 +256,8 @@ def _column(field: Field, values: Sequence[Any]) -> Column:
 def _unlike(field: Field, found: object) -> SampleError:
     """Returns the error for a value that is not as in the first records."""
     expected = f"{field.name}: {field}, as in the first records of the source"
-    return SampleError(
-        explain(f"the field {field.name!r} of a record has another type", found=f"{found!r:.80}", expected=expected)
+    return SampleError.about(
+        f"the field {field.name!r} of a record has another type", found=f"{found!r:.80}", expected=expected
     )
 
 

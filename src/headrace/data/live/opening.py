@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from headrace.core.errors import UsageError, wrong_argument
+from headrace.core.sizes import bytes_in
 from headrace.core.text.urls import URL, is_url, shown_url
 from headrace.sources.brokers.frames import Frame
 from headrace.sources.feed.feed_options import FeedOptions, OnGap
@@ -19,7 +20,6 @@ from headrace.sources.journal.journal import Duplicates
 from headrace.sources.journal.receiver import ReceiverSource
 from headrace.sources.log import LogSource, Start
 from headrace.sources.sql.recognition import is_sql
-from headrace.storage.cache.limit import bytes_in
 from headrace.storage.fetching.fetcher import default_budget
 from headrace.storage.locations import bound_path
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from headrace.core.errors import HeadraceError, UsageError, wrong_argument
+from headrace.core.files.file_lock import is_named, lock_if_possible
 from headrace.data.formats.atomic_target import sync_folder
-from headrace.data.prepare.locks import is_named, lock
 from headrace.version import __version__
 
 CHUNK = 1 << 16
@@ -161,11 +161,7 @@ def _opened(part: Path, target: Path) -> Iterator[IO[bytes]]:
 
 def _is_ours(file: IO[bytes], path: Path) -> bool:
     """Locks the file; without locks two processes would disturb each other, which the checksum finds."""
-    try:
-        lock(file)
-    except BlockingIOError:
-        return False
-    return is_named(file, path)
+    return lock_if_possible(file) and is_named(file, path)
 
 
 def _complete(

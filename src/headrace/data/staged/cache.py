@@ -31,6 +31,7 @@ from headrace.core.errors import (
     StaleCacheError,
     UsageError,
 )
+from headrace.core.files.file_lock import locked
 from headrace.core.files.regular_files import read_side_file
 from headrace.core.process.shortage import check_shortage
 from headrace.data.building.pool import On, Report
@@ -41,7 +42,6 @@ from headrace.data.formats.columns.arrays import ColumnsReader
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import check_holds, format_named, open_reader
-from headrace.data.prepare.locks import locked
 from headrace.data.staged.build import BuildJob, assemble, compute, into_memory
 from headrace.data.staged.fingerprint import Fingerprint
 from headrace.data.staged.layout import Branch, Node, from_json, schema_of, to_json

@@ -16,10 +16,10 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headrace.core.errors import StorageError, UsageError, wrong_argument
+from headrace.core.sizes import bytes_in
 from headrace.core.text.urls import check_server, shown_url
 from headrace.sources.brokers.frames import LARGEST, Frame, FrameError, Frames, frames
 from headrace.sources.journal.receiver import Away, Messages
-from headrace.storage.cache.limit import bytes_in
 
 PLACE = "headrace.open"
 FORM = "tcp://host:port or unix:///path"

@@ -17,12 +17,12 @@ import socket
 import threading
 from typing import Any
 
+from headrace.core import framing
 from headrace.core.errors import StorageError
 from headrace.core.spans import Beginning, Span
 from headrace.sources.feed.feed import Feed, check_identity
 from headrace.sources.feed.feed_options import FeedOptions
 from headrace.sources.log import LogSource, Positions
-from headrace.storage.fetching import wire
 
 READ_AGAIN = 2
 """Spans that are kept which were read a second time."""
@@ -37,7 +37,7 @@ def serve(connection: socket.socket) -> None:
     client = _Client(connection)
     try:
         while True:
-            client.answer(wire.receive(connection))
+            client.answer(framing.receive(connection))
     finally:
         client.close()
 
@@ -77,12 +77,12 @@ class _Client:
     def _send(self, message: tuple[Any, ...]) -> None:
         # Whoever is gone needs no answer, and the reading end notices.
         with self._sending, contextlib.suppress(OSError):
-            wire.send(self._connection, message)
+            framing.send(self._connection, message)
 
     def _follow(self, name: str, source: LogSource, options: FeedOptions, beginning: Beginning, leads: bool) -> None:
         def send(message: tuple[Any, ...]) -> None:
             if message[0] == "error":
-                message = ("error", wire.picklable(message[1]))
+                message = ("error", framing.picklable(message[1]))
             self._send(message)
 
         self._name = name
@@ -103,12 +103,12 @@ class _Client:
             descriptor = again.memory_of(span)
             if descriptor is None:
                 error = again.error or StorageError(f"{source.place}: span {span.number} is not to be had")
-                self._send(("error", wire.picklable(error)))
+                self._send(("error", framing.picklable(error)))
                 return
 
         try:
             with self._sending:
-                wire.send(self._connection, ("memory",))
+                framing.send(self._connection, ("memory",))
                 socket.send_fds(self._connection, [b"\0"], [descriptor])
         finally:
             os.close(descriptor)
@@ -122,7 +122,7 @@ class _Client:
             finally:
                 reading.close()
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-            self._send(("error", wire.picklable(error)))
+            self._send(("error", framing.picklable(error)))
             return
 
         self._send(("done",))

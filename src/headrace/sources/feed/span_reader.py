@@ -10,12 +10,12 @@ from collections import OrderedDict
 
 import pyarrow as pa
 
+from headrace.core import framing
 from headrace.core.errors import StorageError
 from headrace.core.spans import Span
 from headrace.sources.feed.feed_options import FeedOptions
 from headrace.sources.feed.supply import Connection, FeedName, connect
 from headrace.sources.log import LogSource
-from headrace.storage.fetching import wire
 
 KEPT = 3
 """Spans that stay mapped: a batch may lie in two, and another one be made from the next."""
@@ -86,14 +86,14 @@ class SpanReader:
     def _ask(self, feed: FeedName, message: tuple[object, ...]) -> int:
         if self._connection is None:
             self._connection = connect(feed.address)
-        wire.send(self._connection.socket, message)
-        what, *rest = wire.receive(self._connection.socket)
+        framing.send(self._connection.socket, message)
+        what, *rest = framing.receive(self._connection.socket)
         if what == "error":
             raise rest[0]
 
         _, descriptors, _, _ = socket.recv_fds(self._connection.socket, 1, 1)
         if not descriptors:
-            raise EOFError("the other end of the socket is gone")
+            raise EOFError("the other end closed the connection")
         return descriptors[0]
 
 

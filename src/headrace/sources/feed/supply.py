@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headrace.core import framing
 from headrace.core.errors import StorageError
 from headrace.core.process.interruptible_wait import slices
 from headrace.core.spans import Beginning, NothingYetError, Span
 from headrace.sources.feed.feed import FeedStatus
 from headrace.sources.feed.feed_options import FeedOptions
 from headrace.sources.log import LogSource
-from headrace.storage.fetching import unix_sockets, wire
+from headrace.storage.fetching import unix_sockets
 from headrace.storage.fetching.io_client import IO_PROCESS
 from headrace.telemetry.live_reads import LiveReads
 
@@ -69,7 +70,7 @@ def connect(address: str) -> Connection:
         connection = Connection()
         try:
             unix_sockets.connect(connection.socket, Path(address))
-            wire.send(connection.socket, ("service", SERVICE))
+            framing.send(connection.socket, ("service", SERVICE))
             return connection
         except ConnectionError:
             # Its parent starts another one on the same socket.
@@ -200,12 +201,12 @@ class LocalSupply:
     def _send(self, message: tuple[Any, ...]) -> None:
         # The end of an I/O process shows when something is received.
         with contextlib.suppress(OSError):
-            wire.send(self._connected().socket, message)
+            framing.send(self._connected().socket, message)
 
     def _receive(self) -> None:
         """Takes in one message. Raises what is wrong with the source."""
         try:
-            what, *rest = wire.receive(self._connected().socket)
+            what, *rest = framing.receive(self._connected().socket)
         except (EOFError, OSError):
             self._connected().close()
             self._count_death()
@@ -245,8 +246,8 @@ def commit(source: LogSource, positions: dict[int, int], identity: dict[str, str
     """
     io_process = IO_PROCESS.get()
     connection = connect(io_process.address)
-    wire.send(connection.socket, ("commit", source, positions, identity))
-    what, *rest = wire.receive(connection.socket)
+    framing.send(connection.socket, ("commit", source, positions, identity))
+    what, *rest = framing.receive(connection.socket)
     connection.close()
     if what == "error":
         raise rest[0]

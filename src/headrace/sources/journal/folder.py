@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.core.errors import FormatError, StorageError, UsageError
+from headrace.core.files.file_lock import NoLocks, lock_file
 from headrace.sources.journal.segments import VERSION, first_number
-from headrace.storage.cache.locks import NoLocks, lock_file
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 

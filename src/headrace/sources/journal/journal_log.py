@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import wrong_argument
+from headrace.core.sizes import bytes_in
 from headrace.sources.journal import receiver_thread
 from headrace.sources.journal.file_watch import FileWatch
 from headrace.sources.journal.folder import DURABLE, check_source
@@ -16,7 +17,6 @@ from headrace.sources.journal.journal import KEPT_IDS, Duplicates, JournalWriter
 from headrace.sources.journal.reader import JournalReader
 from headrace.sources.journal.receiver import ReceiverSource
 from headrace.sources.log import Positions, Records, Start
-from headrace.storage.cache.limit import bytes_in
 
 IN_MEMORY = 256_000_000
 """Bytes of a journal in memory, unless the user says otherwise."""

@@ -4,7 +4,6 @@ from headrace.storage.cache.blocks import CachedObject
 from headrace.storage.cache.claim import Claim
 from headrace.storage.cache.disk_cache import DiskCache
 from headrace.storage.cache.eviction import NEVER
-from headrace.storage.cache.limit import bytes_in
 from headrace.storage.cache.whole_files import Lease
 
-__all__ = ["NEVER", "CachedObject", "Claim", "DiskCache", "Lease", "bytes_in"]
+__all__ = ["NEVER", "CachedObject", "Claim", "DiskCache", "Lease"]

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from headrace.core.files.file_lock import FIRST_BLOCK, NoLocks, lock_range, unlock_range
 from headrace.storage.cache import layout
 from headrace.storage.cache.claim import Claim
 from headrace.storage.cache.eviction import NEVER
 from headrace.storage.cache.evictor import Evictor
 from headrace.storage.cache.insertion import Inserting
-from headrace.storage.cache.locks import FIRST_BLOCK, NoLocks, lock_range, unlock_range
 from headrace.storage.cache.node import Node
 from headrace.storage.cache.object_file import make_object_file, open_object_file
 from headrace.storage.cache.open_files import OpenFile, View

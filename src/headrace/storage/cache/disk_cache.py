@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.core.errors import wrong_argument
+from headrace.core.sizes import bytes_in
 from headrace.storage.cache import layout
 from headrace.storage.cache.blocks import CachedObject
 from headrace.storage.cache.evictor import Evictor
-from headrace.storage.cache.limit import bytes_in
 from headrace.storage.cache.node import Node
 from headrace.storage.cache.whole_files import Fetch, Lease, WholeFiles
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.core.errors import DatasetNotFoundError, UsageError
+from headrace.core.files.file_lock import NoLocks, lock_file
 from headrace.storage.cache import layout, whole_records
 from headrace.storage.cache.disk_cache import DiskCache
 from headrace.storage.cache.folders import HEX, JOBS, WHOLE, Folders
-from headrace.storage.cache.locks import NoLocks, lock_file
 from headrace.storage.cache.node import LIMIT, MAGIC, MARKER, NUMBER, Node, job_lives
 from headrace.storage.cache.open_files import OpenFile
 from headrace.storage.cache.removal import take_blocks, take_file, take_whole

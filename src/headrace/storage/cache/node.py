@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headrace.core.errors import UsageError
+from headrace.core.files.file_lock import NoLocks, lock_file, lock_range, unlock_range
 from headrace.storage.cache import layout
 from headrace.storage.cache.folders import HEX, JOBS, WHOLE, Folders
-from headrace.storage.cache.locks import NoLocks, lock_file, lock_range, unlock_range
 from headrace.storage.cache.open_files import OpenFile, OpenFiles
 
 MARKER = "headrace-cache"

@@ -16,9 +16,9 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 
+from headrace.core.files.file_lock import FIRST_BLOCK, NoLocks, lock_file, lock_range
 from headrace.storage.cache import layout, whole_records
 from headrace.storage.cache.holes import punch_hole
-from headrace.storage.cache.locks import FIRST_BLOCK, NoLocks, lock_file, lock_range
 from headrace.storage.cache.node import Node
 from headrace.storage.cache.open_files import OpenFile
 

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import BinaryIO
 
 from headrace.core.errors import MachineError
+from headrace.core.files.file_lock import NoLocks, lock_file
 from headrace.storage.cache import layout
 from headrace.storage.cache.evictor import Evictor
 from headrace.storage.cache.folders import WHOLE
-from headrace.storage.cache.locks import NoLocks, lock_file
 from headrace.storage.cache.node import Node
 from headrace.storage.cache.open_files import OpenFile
 from headrace.storage.cache.whole_records import WholeRecord, data_name, read_record, record_name_of, write_record

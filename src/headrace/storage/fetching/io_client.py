@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace.core import framing
 from headrace.core.errors import StorageError
 from headrace.core.process.per_process import PerProcess
-from headrace.storage.fetching import unix_sockets, wire
+from headrace.storage.fetching import unix_sockets
 from headrace.storage.fetching.ranges import ByteRange, Coming, cut
 from headrace.storage.stores import registry
 from headrace.telemetry.remote_reads import RemoteReads
@@ -93,11 +94,11 @@ class IOClient:
         """See `Endpoint.read_into`."""
 
         def ask(connection: socket.socket) -> None:
-            wire.send(connection, ("read", list(ranges)))
-            status, about = wire.receive(connection)
+            framing.send(connection, ("read", list(ranges)))
+            status, about = framing.receive(connection)
             if status == "error":
                 raise about
-            wire.receive_into(connection, out)
+            framing.receive_into(connection, out)
 
         self._with_connection(ranges, ask)
 
@@ -122,8 +123,8 @@ class IOClient:
         """See `Endpoint.count`. One that was started anew counts from 0 on."""
 
         def ask(connection: socket.socket) -> RemoteReads:
-            wire.send(connection, ("counts",))
-            counts: RemoteReads = wire.receive(connection)
+            framing.send(connection, ("counts",))
+            counts: RemoteReads = framing.receive(connection)
             return counts
 
         return self._with_connection((), ask)
@@ -133,8 +134,8 @@ class IOClient:
             # Another thread may take the last one.
             with contextlib.suppress(IndexError):
                 while True:
-                    wire.send(connection, ("forget", self._abandoned.popleft()))
-            wire.send(connection, message)
+                    framing.send(connection, ("forget", self._abandoned.popleft()))
+            framing.send(connection, message)
 
         self._with_connection(ranges, send)
 
@@ -177,13 +178,13 @@ class IOClient:
             return
 
         for name in [name for name in opened.known if registry.known(name) is None]:
-            wire.send(opened.socket, ("drop store", name))
+            framing.send(opened.socket, ("drop store", name))
             opened.known.remove(name)
 
         for name in new:
             store = registry.known(name)
             if store is not None:
-                wire.send(opened.socket, ("store", store))
+                framing.send(opened.socket, ("store", store))
                 opened.known.add(name)
 
 

@@ -30,7 +30,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from headrace.storage.fetching import wire
+from headrace.core import framing
 from headrace.storage.fetching.fetcher import Fetcher
 from headrace.storage.fetching.range_sources import bring
 from headrace.storage.stores import registry
@@ -54,7 +54,7 @@ class _Connection:
         try:
             with self._connection:
                 while True:
-                    message = wire.receive(self._connection)
+                    message = framing.receive(self._connection)
                     if message[0] == "service":
                         importlib.import_module(message[1]).serve(self._connection)
                     self._answer(message)
@@ -86,16 +86,16 @@ class _Connection:
         elif what == "drop store":
             del self._stores[rest[0]]
         elif what == "counts":
-            wire.send(self._connection, replace(self._fetcher.count(), cpu=time.process_time() - self._cpu_before))
+            framing.send(self._connection, replace(self._fetcher.count(), cpu=time.process_time() - self._cpu_before))
 
     def _read(self, ranges: Any) -> None:
         try:
             data = self._fetcher.read(ranges)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-            wire.send(self._connection, ("error", wire.picklable(error)))
+            framing.send(self._connection, ("error", framing.picklable(error)))
             return
 
-        wire.send(self._connection, ("data", [len(part) for part in data]), data)
+        framing.send(self._connection, ("data", [len(part) for part in data]), data)
 
 
 def _end_with_parent(parent: int, folder: str) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import wrong_argument
-from headrace.storage.cache import CachedObject, DiskCache, bytes_in
+from headrace.core.sizes import bytes_in
+from headrace.storage.cache import CachedObject, DiskCache
 from headrace.storage.fetching.ranges import ObjectVersion
 from headrace.storage.locations import Location, is_url
 from headrace.storage.stores.objects import Store, StoreConfig

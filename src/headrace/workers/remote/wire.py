@@ -1,7 +1,7 @@
 """Messages between two machines over one TCP connection: a small pickle, and behind it raw bytes.
 
-A message is a length (4 bytes, big-endian), a pickle of (kind, content, sizes), and as many raw buffers as there are
-sizes. The receiver chooses where each buffer goes, so a batch is copied once, from the kernel into its slot.
+A message is (kind, content, sizes), framed as `core/framing.py` says, and as many raw buffers as there are sizes. The
+receiver chooses where each buffer goes, so a batch is copied once, from the kernel into its slot.
 
 Pickles execute code. So each side first proves that it knows a secret key (HMAC-SHA256 over nonces of both), and no
 message is read before that. The bytes are not encrypted: the connection belongs into a network of one's own.
@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import pickle
 import secrets
 import socket
-import struct
 import threading
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from headrace.core import framing
 from headrace.core.errors import ClusterError
 
 NONCE = 32
@@ -42,11 +40,6 @@ FINISHING = 5.0
 
 LARGEST_HEADER = 1 << 30
 """Bytes that a message may have besides its buffers."""
-
-VECTORS = 64
-"""Buffers that are given to the kernel at once."""
-
-LENGTH = struct.Struct("!I")
 
 
 class Message(NamedTuple):
@@ -89,54 +82,39 @@ class Wire:
     def send(self, kind: str, content: Any = None, buffers: Iterable[memoryview] = ()) -> None:
         """Sends a message. Raises `LostError`."""
         raw = [buffer for buffer in buffers if len(buffer)]
-        header = pickle.dumps((kind, content, [len(buffer) for buffer in raw]), 5)
-        with self._write_lock:
-            self._send_all([memoryview(LENGTH.pack(len(header)) + header), *raw])
-
-    def _send_all(self, buffers: list[memoryview]) -> None:
-        waiting = deque(buffers)
+        message = (kind, content, [len(buffer) for buffer in raw])
         try:
-            while waiting:
-                vectors = [waiting[index] for index in range(min(len(waiting), VECTORS))]
-                sent = self._socket.sendmsg(vectors)
-                while waiting and sent >= len(waiting[0]):
-                    sent -= len(waiting.popleft())
-                if sent:
-                    waiting[0] = waiting[0][sent:]
+            with self._write_lock:
+                framing.send(self._socket, message, raw)
         except OSError as error:
             raise LostError(f"sending to {self._name()} failed: {error}") from error
 
     def receive(self) -> Message:
         """Waits for a message. Raises `LostError`."""
-        (length,) = LENGTH.unpack(self._read(LENGTH.size))
-        if length > LARGEST_HEADER:
-            raise LostError(f"{self._name()} sent a message of {length} bytes, which none has")
-        return Message(*pickle.loads(self._read(length)))
-
-    def _read(self, nbytes: int) -> bytearray:
-        data = bytearray(nbytes)
-        self.read_into(memoryview(data))
-        return data
+        with self._as_lost():
+            return Message(*framing.receive(self._socket, LARGEST_HEADER))
 
     def read_into(self, target: memoryview) -> None:
         """Fills a buffer with what comes next. Raises `LostError`."""
-        done = 0
-        while done < len(target):
-            try:
-                count = self._socket.recv_into(target[done:])
-            except TimeoutError as error:
-                raise LostError(f"nothing came from {self._name()} for {self._socket.gettimeout():g} s") from error
-            except OSError as error:
-                raise LostError(f"reading from {self._name()} failed: {error}") from error
+        with self._as_lost():
+            framing.receive_into(self._socket, target)
 
-            if count == 0:
-                raise LostError(f"{self._name()} closed the connection")
-            done += count
+    @contextlib.contextmanager
+    def _as_lost(self) -> Iterator[None]:
+        """Raises a `LostError` for whatever reading raises."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise LostError(f"nothing came from {self._name()} for {self._socket.gettimeout():g} s") from error
+        except EOFError as error:
+            raise LostError(f"lost {self._name()}: {error}") from error
+        except OSError as error:
+            raise LostError(f"reading from {self._name()} failed: {error}") from error
 
     def skip(self, sizes: Iterable[int]) -> None:
         """Reads buffers that nobody wants."""
         for size in sizes:
-            self._read(size)
+            self.read_into(memoryview(bytearray(size)))
 
     def finish(self) -> None:
         """Ends this side, and waits until the other one has read everything and ended, too.
@@ -147,7 +125,7 @@ class Wire:
             self._socket.shutdown(socket.SHUT_WR)
             self._socket.settimeout(FINISHING)
             while True:
-                self._read(1)
+                self.read_into(memoryview(bytearray(1)))
 
     def _name(self) -> str:
         try:
@@ -182,7 +160,7 @@ def authenticate(connection: socket.socket, key: bytes, *, as_server: bool) -> N
 
         connection.sendall(hmac.digest(key, roles[0] + nonces, "sha256"))
         proof = _exactly(connection, PROOF)
-    except OSError as error:
+    except (OSError, EOFError) as error:
         raise LostError(f"the other side ended before it had proved who it is: {error}") from error
 
     if not hmac.compare_digest(proof, hmac.digest(key, roles[1] + nonces, "sha256")):
@@ -196,10 +174,6 @@ def authenticate(connection: socket.socket, key: bytes, *, as_server: bool) -> N
 
 
 def _exactly(connection: socket.socket, nbytes: int) -> bytes:
-    data = b""
-    while len(data) < nbytes:
-        piece = connection.recv(nbytes - len(data))
-        if not piece:
-            raise LostError("the other side closed the connection")
-        data += piece
-    return data
+    data = bytearray(nbytes)
+    framing.receive_into(connection, memoryview(data))
+    return bytes(data)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from headrace.core.errors import DatasetError
 from headrace.core.files.disk_names import as_text
+from headrace.core.files.file_lock import locked
 from headrace.data.building.pool import On, Report
 from headrace.data.convert.bucket.run_lock import RunLock
 from headrace.data.convert.bucket.target import AT_ONCE, BucketTarget, Files, Note, files_of_note
@@ -30,7 +31,6 @@ from headrace.data.formats.manifest import checksum, files_of, manifest_path, ma
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import open_reader
 from headrace.data.formats.shards import shard_name
-from headrace.data.prepare.locks import locked
 from headrace.storage.stores.objects import Store
 from headrace.telemetry.progress import bytes_bar
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Integral
 
 from headrace.core.errors import wrong_argument
 
@@ -18,7 +19,7 @@ def bytes_in(value: int | str, name: str, *, place: str | None = None) -> int:
     that is not a size above zero.
     """
     expected = 'bytes as a whole number above 0, or a text such as "200GB" or "1.5TiB"'
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
+    if isinstance(value, bool) or not isinstance(value, (Integral, str)):
         raise wrong_argument(name, value, expected, place=place)
 
     nbytes = _parsed(value)
@@ -29,8 +30,8 @@ def bytes_in(value: int | str, name: str, *, place: str | None = None) -> int:
 
 def _parsed(value: int | str) -> int:
     """Returns the bytes; 0 for a text that is no size."""
-    if isinstance(value, int):
-        return value
+    if not isinstance(value, str):
+        return int(value)
 
     match = SIZE.fullmatch(value)
     if match is None:

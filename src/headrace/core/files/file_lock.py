@@ -1,15 +1,25 @@
 """Locks that the kernel releases when a process dies: of byte ranges (OFD), and of whole files (flock).
 
 Both kinds belong to an open file description. A forked child has the descriptions of its parent: as long as the child
-lives, a lock of a killed parent would stay. `OpenFiles` therefore closes the child's copies.
+lives, a lock of a killed parent would stay. Whoever holds one for long closes the child's copies.
+
+On file systems without locks, and on Windows, processes are not kept apart.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import fcntl
 import os
 import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 BUSY = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK)
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOLCK)
@@ -58,6 +68,9 @@ def lock_file(fd: int, *, exclusive: bool, wait: bool = False) -> bool:
 
     Returns False if another open file description has it locked. Raises `NoLocks`.
     """
+    if fcntl is None:
+        raise NoLocks
+
     command = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
     if not wait:
         command |= fcntl.LOCK_NB
@@ -70,3 +83,53 @@ def lock_file(fd: int, *, exclusive: bool, wait: bool = False) -> bool:
             raise NoLocks from error
         raise
     return True
+
+
+@contextlib.contextmanager
+def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
+    """Holds a lock file, which is made if there is none, folder and all.
+
+    busy: called if another process holds it; if it returns, waits until that one lets go.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            if not lock_if_possible(file):
+                busy()
+                lock_if_possible(file, wait=True)
+
+            # The holder may have removed the file while this process waited: it then holds a lock on a file that
+            # nobody else can open, and must begin again with the one that is there now.
+            if is_named(file, path):
+                # Closing is not enough: a process that was forked meanwhile has the open file as well, and with it
+                # the lock.
+                try:
+                    yield
+                finally:
+                    _unlock(file)
+                return
+
+
+def lock_if_possible(file: IO[Any], *, wait: bool = False) -> bool:
+    """Locks an open file until it is closed; returns False if another process has it locked.
+
+    On a file system without locks it returns True.
+    """
+    try:
+        return lock_file(file.fileno(), exclusive=True, wait=wait)
+    except NoLocks:
+        return True
+
+
+def _unlock(file: IO[Any]) -> None:
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def is_named(file: IO[Any], path: Path) -> bool:
+    """Tells whether an open file is still the one at a path: another process may have removed or replaced it."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.storage.cache import bytes_in
+from headrace.core.sizes import bytes_in
 
 
 @pytest.mark.parametrize(

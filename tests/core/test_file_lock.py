@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.data.prepare.locks import locked
+from headrace.core.files.file_lock import locked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows")
 
 HOLD = """
 import sys
 from pathlib import Path
-from headrace.data.prepare.locks import locked
+from headrace.core.files.file_lock import locked
 
 with locked(Path(sys.argv[1]), lambda: None):
     print("held", flush=True)
