@@ -67,7 +67,7 @@ def missing(request, monkeypatch):
 def test_it_is_waited_for_with_a_warning_and_an_error_in_the_end(missing, monkeypatch, caplog):
     data, address = missing
     monkeypatch.setattr(outage, "AWAY", 0.5)
-    monkeypatch.setattr(outage, "SILENT", 0.0)
+    monkeypatch.setattr("headrace.core.outage.AFTER", 0.0)
     with feed_of(data) as (_, said):
         what, error = said.get(timeout=30)
     assert what == "error"

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch.utils.data
 
+from headrace.core.files.atomic_file import write_atomically
 from headrace.measure.measurement import ChildMeasurement, Measurement
 
 VARIABLE = "HEADRACE_RUN"
@@ -145,11 +146,9 @@ def _leave_figures(measurement: Measurement, folder: Path, began: float, pid: in
         number = None
 
     child = ChildMeasurement(pid, number, time.perf_counter() - began, loaders)
-    aside = folder / f"{pid}.part"
     # The measured run may be over already, or the disk be full. A training process must not fail for its figures.
     with contextlib.suppress(OSError):
-        aside.write_text(json.dumps(child.as_dict()))
-        aside.replace(folder / f"{pid}.json")
+        write_atomically(folder / f"{pid}.json", json.dumps(child.as_dict()).encode())
 
 
 def children_of(folder: Path, patience: float = PATIENCE) -> list[ChildMeasurement]:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import headrace
+from headrace.core import outage as outages
 from headrace.core.errors import DatasetNotFoundError, StorageError
-from headrace.storage.stores import outages
 from tests.data.by_url.test_naming import picture
 from tests.servers.faulty import Fault, FaultyServer
 

@@ -192,11 +192,10 @@ def test_a_server_that_is_killed_and_started_again_is_waited_for(own_postgres: P
 def test_a_server_that_stays_away_is_said_and_an_error_without_secrets(
     own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from headrace.sources import outage
     from headrace.sources.sql import database
     from headrace.storage.stores.retries import RetryLimits
 
-    monkeypatch.setattr(outage, "SILENT", 0.0)
+    monkeypatch.setattr("headrace.core.outage.AFTER", 0.0)
     monkeypatch.setattr(database, "LIMITS", RetryLimits(retries=3, seconds=5.0, first_wait=0.01, longest_wait=0.01))
     own_postgres.run("create table samples as select g as id from generate_series(0, 99) g")
     data = headrace.open(own_postgres.url, table="samples", key="id")
@@ -205,7 +204,7 @@ def test_a_server_that_stays_away_is_said_and_an_error_without_secrets(
         data[5]
     assert PASSWORD not in "".join(traceback.format_exception(failure.value))
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "has been away" in said
+    assert "has not answered" in said
     assert PASSWORD not in said
     own_postgres.start()
     assert data[5]["id"] == 5

@@ -22,6 +22,7 @@ import pytest
 
 import headrace
 from headrace import Staged, step
+from headrace.core.files import atomic_file
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.staged import build, cache
 from headrace.data.staged.build import looked_at
@@ -136,6 +137,8 @@ def child(channel: Any, root: Path, given: dict[str, Any]) -> None:
         AtomicTarget.commit = stop_before(AtomicTarget.commit, at)  # type: ignore[method-assign]
     elif where == "begin":
         stop_before(int, 1)()
+    elif where == "sync_folder":  # called once a file has its name
+        atomic_file.sync_folder = stop_before(atomic_file.sync_folder, at)
     elif where:  # a function that the cache calls
         setattr(cache, where, stop_before(getattr(cache, where), at))
     try:

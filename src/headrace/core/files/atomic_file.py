@@ -24,16 +24,29 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> No
 
         draft.replace(path)
         if durable:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     finally:
         # Nothing is left after the rename. After an error, or Ctrl-C, this is a part of a file.
         draft.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Waits until the disk has the names of the files in a folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_tree(root: Path) -> None:
+    """Flushes every file below a folder to the disk."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            sync_file(path)
+
+
+def sync_file(path: Path) -> None:
+    """Flushes a file to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Flushes a folder's list of names to the disk, where that can be done."""
+    if os.name == "posix":
+        sync_file(path)

@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.core.errors import DatasetError
+from headrace.core.files.atomic_file import sync_file, sync_folder, write_atomically
 from headrace.core.files.file_lock import locked
 from headrace.core.process.shortage import check_shortage
-from headrace.data.formats.atomic_target import sync_file, sync_folder
 from headrace.data.formats.manifest import checksum
 from headrace.data.formats.shards import shard_name
 
@@ -103,9 +103,7 @@ class StagingArea:
 
             # The piece first, then the note that says it is complete: after a kill in between, the piece is made again.
             sync_folder(final.parent)
-            note = making / "note"
-            note.write_text(json.dumps(files))
-            note.replace(self.done / str(piece))
+            write_atomically(self.done / str(piece), json.dumps(files).encode())
         finally:
             shutil.rmtree(making, ignore_errors=True)
 

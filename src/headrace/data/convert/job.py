@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.files.atomic_file import sync_tree, write_atomically
 from headrace.data.building.pool import Job, On, Report, make_pieces
 from headrace.data.building.staging_area import StagingArea
 from headrace.data.convert.pieces import begin_file, suffix_of, write_piece
 from headrace.data.convert.plan import PackPlan
-from headrace.data.formats.atomic_target import AtomicTarget, sync_file, sync_tree
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.growing_file import GrowingFile
 from headrace.data.formats.manifest import write_manifest
 from headrace.data.formats.protocol import Reader
@@ -104,13 +105,10 @@ class PackJob:
             raise RuntimeError("`begin` comes before `make`")
 
         bad = write_piece(self.plan, self._reader, self.begin_file(path), piece)
-        aside = path.with_name("bad")
-        aside.write_text(json.dumps(bad), "utf-8")
-        # Before the piece is noted as done: a later run relies on both.
-        sync_file(aside)
         note = self._bad_file(piece)
         note.parent.mkdir(exist_ok=True)
-        aside.replace(note)
+        # Durable before the piece is noted as done: a later run relies on both.
+        write_atomically(note, json.dumps(bad).encode(), durable=True)
 
     def _bad_file(self, piece: int) -> Path:
         return self.staging.path / "bad" / str(piece)

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from headrace.core.errors import FormatError
+from headrace.core.files.atomic_file import sync_folder, sync_tree
 from headrace.core.files.disk_names import on_disk
 
 MANIFEST = "headrace.json"
@@ -150,25 +151,3 @@ def _is_running(pid: int) -> bool:
         return True
 
     return True
-
-
-def sync_tree(root: Path) -> None:
-    """Flushes every file below a folder to the disk."""
-    for path in root.rglob("*"):
-        if path.is_file():
-            sync_file(path)
-
-
-def sync_file(path: Path) -> None:
-    """Flushes a file to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(path: Path) -> None:
-    """Flushes a folder's list of names to the disk, where that can be done."""
-    if os.name == "posix":
-        sync_file(path)

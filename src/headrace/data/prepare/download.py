@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from headrace.core.errors import HeadraceError, UsageError, wrong_argument
+from headrace.core.files.atomic_file import sync_folder
 from headrace.core.files.file_lock import is_named, lock_if_possible
-from headrace.data.formats.atomic_target import sync_folder
 from headrace.version import __version__
 
 CHUNK = 1 << 16

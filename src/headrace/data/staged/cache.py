@@ -31,12 +31,12 @@ from headrace.core.errors import (
     StaleCacheError,
     UsageError,
 )
+from headrace.core.files.atomic_file import write_atomically
 from headrace.core.files.file_lock import locked
 from headrace.core.files.regular_files import read_side_file
 from headrace.core.process.shortage import check_shortage
 from headrace.data.building.pool import On, Report
 from headrace.data.building.staging_area import StagingArea
-from headrace.data.formats.atomic_target import sync_file, sync_folder
 from headrace.data.formats.columns import Block, Ragged
 from headrace.data.formats.columns.arrays import ColumnsReader
 from headrace.data.formats.columns.schema import Schema
@@ -332,13 +332,9 @@ def write_note(folder: Path, note: CacheNote) -> None:
         "headrace": VERSION, "data": note.data, "format": note.format, "length": note.length,
         "layout": to_json(note.node), "parts": note.fingerprint.parts, "libraries": note.fingerprint.libraries,
     }  # fmt: skip
-    # The data are on the disk by now. The note points to them, so that it comes last: flushed, renamed, and then the
-    # folder's list of names flushed. A kill anywhere leaves the old note with the old data.
-    new = folder / f".{NOTE}"
-    new.write_text(json.dumps(plain, indent=1) + "\n", "utf-8")
-    sync_file(new)
-    new.replace(folder / NOTE)
-    sync_folder(folder)
+    # The data are on the disk by now. The note points to them, so it comes last: a kill anywhere leaves the old note
+    # with the old data.
+    write_atomically(folder / NOTE, (json.dumps(plain, indent=1) + "\n").encode(), durable=True)
 
 
 def read_note(folder: Path) -> CacheNote | None:

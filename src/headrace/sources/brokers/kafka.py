@@ -17,11 +17,10 @@ import numpy as np
 
 from headrace.core.errors import RecordsLostError, StorageError, UsageError, wrong_argument
 from headrace.core.extras import extra
+from headrace.core.outage import Outage
 from headrace.core.text.urls import check_server, shown_url
 from headrace.sources.log import Positions, Records, Start
 from headrace.sources.outage import no_answer
-
-log = logging.getLogger("headrace")
 
 PLACE = "headrace.open"
 
@@ -121,7 +120,8 @@ class KafkaLog:
         self._refused: Any = None
         self._at_end: set[int] = set()
         self._following: Positions = {}
-        self._said_away = False
+        self._outage: Outage | None = None
+        self._answered = time.monotonic()
         try:
             self._consumer = self._kafka.Consumer(self._settings(), logger=_quiet())
         except self._kafka.KafkaException as error:
@@ -317,7 +317,7 @@ class KafkaLog:
 
     def _first_answer(self) -> Any:
         # Whoever waits for the broker says so.
-        self._said_away = True
+        self._outage = None
         metadata = None
         for timeout in FIRST_ANSWER[:-1]:
             try:
@@ -330,7 +330,7 @@ class KafkaLog:
 
         if metadata is None:
             metadata = self._asked(lambda: self._consumer.list_topics(self._source.topic, timeout=FIRST_ANSWER[-1]))
-        self._said_away = False
+        self._outage = Outage(self._source.place)
         return metadata
 
     def _ask_for_id(self) -> Any:
@@ -373,14 +373,13 @@ class KafkaLog:
             self._is_away()
 
     def _is_away(self) -> None:
-        if not self._said_away:
-            self._said_away = True
-            log.warning("%s: no broker answers; reading goes on when one does", self._source.place)
+        if self._outage is not None:
+            self._outage.failed("no broker answers", self._answered, "until one does")
 
     def _is_back(self) -> None:
-        if self._said_away:
-            self._said_away = False
-            log.warning("%s: a broker answers again", self._source.place)
+        self._answered = time.monotonic()
+        if self._outage is not None:
+            self._outage.answered()
 
     def _lost(self, number: int) -> RecordsLostError:
         wanted = self._following.get(number, 0)

@@ -19,6 +19,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from headrace.core.errors import HeadraceError, StorageError, UsageError
+from headrace.core.outage import Outage
 from headrace.core.process.shortage import machine_error
 from headrace.storage.locations import HTTP_SCHEMES, Location
 from headrace.storage.stores.access import LIMIT_OPTIONS, Access, access_to, shown_endpoint
@@ -44,7 +45,6 @@ from headrace.storage.stores.failures import (
     passing_failure,
 )
 from headrace.storage.stores.objects import Folder, Infos, ObjectInfo, Page, Retried
-from headrace.storage.stores.outages import Outage
 from headrace.storage.stores.proxies import shown_proxy
 from headrace.storage.stores.retries import SHORT, GaveUp, PassingFailure, retried
 from headrace.storage.stores.signed_urls import expiry_of

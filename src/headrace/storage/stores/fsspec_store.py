@@ -13,12 +13,12 @@ import fsspec
 from fsspec.dircache import DirCache
 
 from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
+from headrace.core.outage import Outage
 from headrace.storage.locations import Location
 from headrace.storage.stores.access import limits_of
 from headrace.storage.stores.fsspec_failures import error_of, is_about_more
 from headrace.storage.stores.fsspec_options import check_options
 from headrace.storage.stores.objects import Folder, Infos, ObjectInfo, Page, Retried
-from headrace.storage.stores.outages import Outage
 from headrace.storage.stores.retries import SHORT, GaveUp, PassingFailure, retried
 
 Result = TypeVar("Result")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.storage.stores.outages import Outage
+from headrace.core.outage import Outage
 
 Result = TypeVar("Result")
 
@@ -122,7 +122,9 @@ def retried(
             raise GaveUp(failure, failures, spent)
 
         if outage is not None:
-            outage.failed(failure.what, spent, limits.seconds, asked)
+            left = max(limits.seconds - spent, 0)
+            again = f"for {left:.0f} s more at most; retry_timeout in options= sets the limit"
+            outage.failed(failure.what, time.monotonic() - spent, again, asked)
         if on_retry is not None:
             on_retry(failure.kind)
         sleep(wait)
