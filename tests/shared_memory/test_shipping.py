@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from headrace.shared_memory import shipping
-from headrace.shared_memory.shipping import COMPARED, SMALL, PackedObject, unpack
+from headrace.shared_memory.array_file import SMALL
+from headrace.shared_memory.shipping import COMPARED, PackedObject, unpack
 
 
 def shipped(obj: Any) -> Any:

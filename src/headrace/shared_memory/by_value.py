@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import mmap
 import os
 import pickle
 from collections.abc import Callable
@@ -13,18 +12,12 @@ from multiprocessing import reduction
 from typing import IO, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from headrace.cluster.code import user_code_by_value
 from headrace.core.extras import extra
-from headrace.core.process.descriptors import close_with, nameless_file
+from headrace.core.process.descriptors import close_with
+from headrace.shared_memory.array_file import ArrayFile, Span, mapped_privately, parts_of, stays_in_pickle
 from headrace.shared_memory.codec import BufferReduction
-
-ALIGNMENT = 64
-"""Of arrays in the file, in bytes."""
-
-SMALL = 4 << 10
-"""Arrays below this many bytes stay in the pickle."""
+from headrace.shared_memory.memory import Bytes
 
 
 @functools.cache
@@ -78,10 +71,10 @@ def _cloudpickle() -> Any:
 
 
 class TravellingManifest(NamedTuple):
-    """What the receiver must know of a file: the place of the pickle, and of each array, as (start, nbytes)."""
+    """What the receiver must know of a file: the place of the pickle, and of each array."""
 
-    pickle: tuple[int, int]
-    arrays: list[tuple[int, int]]
+    pickle: Span
+    arrays: list[Span]
 
 
 class TravellingObject:
@@ -109,47 +102,25 @@ def _received(descriptor: Any, manifest: TravellingManifest, nbytes: int, digest
 
 def pack_travelling(obj: object) -> TravellingObject:
     """Packs an object. Raises whatever pickling it raises, and OSError where there is no memory."""
-    packer = _Packer()
+    file = ArrayFile("object")
+    digest = hashlib.blake2b(digest_size=16)
+    arrays: list[Span] = []
+
+    def keep(data: Bytes) -> None:
+        digest.update(data.data)
+        arrays.append(file.append(data.data))
+
     try:
-        manifest = packer.pack(obj)
-    except BaseException:
-        os.close(packer.fd)
-        raise
-    return TravellingObject(packer.fd, manifest, packer.nbytes, packer.digest.hexdigest())
-
-
-class _Packer:
-    """Writes one object into a new file, `fd`, which belongs to the caller."""
-
-    def __init__(self) -> None:
-        self.fd = nameless_file("object")
-        self.nbytes = 0
-        self.digest = hashlib.blake2b(digest_size=16)
-
-    def pack(self, obj: object) -> TravellingManifest:
-        arrays: list[tuple[int, int]] = []
-
-        def keep_in_header(buffer: pickle.PickleBuffer) -> bool:
-            data = np.frombuffer(buffer.raw(), np.uint8)
-            if data.size < SMALL:
-                return True
-            arrays.append(self._append(data.data))
-            return False
-
         stream = io.BytesIO()
         with user_code_by_value():
-            by_value_pickler()(stream, keep_in_header).dump(obj)
-        return TravellingManifest(self._append(stream.getbuffer()), arrays)
+            by_value_pickler()(stream, stays_in_pickle(keep)).dump(obj)
 
-    def _append(self, data: memoryview) -> tuple[int, int]:
-        self.digest.update(data)
-        start = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self.fd, data[done:], start + done)
-
-        self.nbytes = start + len(data)
-        return start, len(data)
+        digest.update(stream.getbuffer())
+        manifest = TravellingManifest(file.append(stream.getbuffer()), arrays)
+    except BaseException:
+        os.close(file.fd)
+        raise
+    return TravellingObject(file.fd, manifest, file.nbytes, digest.hexdigest())
 
 
 def unpack_travelling(fd: int, manifest: TravellingManifest) -> Any:
@@ -158,8 +129,6 @@ def unpack_travelling(fd: int, manifest: TravellingManifest) -> Any:
     Its arrays are writable and lie in private memory, of which only what is written to is copied. Raises whatever
     unpickling raises.
     """
-    mapped = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    whole = np.frombuffer(mapped, np.uint8)
-    start, length = manifest.pickle
-    buffers = (whole[first : first + nbytes] for first, nbytes in manifest.arrays)
-    return pickle.loads(whole[start : start + length].data, buffers=buffers)
+    whole = mapped_privately(fd)
+    start, nbytes = manifest.pickle
+    return pickle.loads(whole[start : start + nbytes].data, buffers=parts_of(whole, manifest.arrays))

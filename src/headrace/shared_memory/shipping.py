@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import io
 import mmap
@@ -19,33 +20,19 @@ import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import context, reduction
 from types import FunctionType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import torch
 
 from headrace.core.process.descriptors import nameless_file
 from headrace.core.randomness.own_generators import KINDS, digest
+from headrace.shared_memory.array_file import ArrayFile, Span, mapped_privately, parts_of, stays_in_pickle
 from headrace.shared_memory.codec import ObjectPickler
 from headrace.shared_memory.memory import Bytes, address_of
 
-ALIGNMENT = 64
-"""Of arrays in the file, in bytes."""
-
-SMALL = 4 << 10
-"""Arrays below this many bytes stay in the pickle."""
-
-AT_ONCE = 1 << 30
-
 COMPARED = 1 << 20
 """Bytes that NumPy compares at a time: what it notes of them stays in the cache, and needs no new pages."""
-
-
-class ArrayManifest(NamedTuple):
-    """What the receiver must know besides the descriptors: where in the bytes file the list of arrays lies."""
-
-    start: int
-    length: int
 
 
 class PackedObject:
@@ -59,30 +46,24 @@ class PackedObject:
         """Packs `obj`. Raises whatever pickling it raises, and OSError where there is no memory."""
         self.inside: list[int] = []
         self._owns_inside = False
-        self._spans: list[tuple[int, int]] = []
-        self._length = 0
+        self._spans: list[Span] = []
         self._mapped: Bytes | None = None
         self.pickle = self.bytes = -1
         try:
             self.pickle = nameless_file("pickle")
-            self.bytes = nameless_file("arrays")
+            arrays = ArrayFile("arrays")
+            self.bytes = arrays.fd
             with os.fdopen(self.pickle, "wb", closefd=False) as stream:
                 writer = _HashingWriter(stream)
-                self.generators = _dump(obj, writer, self._append, self.inside)
+                keep = functools.partial(_keep, arrays, self._spans)
+                self.generators = _dump(obj, writer, keep, self.inside)
 
             self._digest = writer.digest()
-            footer = pickle.dumps(self._spans, 5)
-            self.manifest = ArrayManifest(self._length, len(footer))
-            _write(self.bytes, memoryview(footer), self._length)
+            self.manifest = arrays.append(memoryview(pickle.dumps(self._spans, 5)))
+            """Where the places of the arrays lie in their file: what the receiver must know besides the descriptors."""
         except BaseException:
             self.close()
             raise
-
-    def _append(self, data: Bytes) -> None:
-        start = -(-self._length // ALIGNMENT) * ALIGNMENT
-        _write(self.bytes, data.data, start)
-        self._spans.append((start, data.size))
-        self._length = start + data.size
 
     def holds(self, obj: object) -> bool:
         """True if packing `obj` now would give the same. Descriptors cannot be compared: False if there are any.
@@ -143,26 +124,25 @@ class PackedObject:
         self._owns_inside = False
 
 
-def unpack(manifest: ArrayManifest, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
+def unpack(manifest: Span, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
     """Rebuilds an object from copies of a packed's descriptors, and closes the first two.
 
     Raises whatever unpickling raises.
     """
     _arrived[:] = inside
     try:
-        mapped = mmap.mmap(bytes_fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        whole = np.frombuffer(mapped, np.uint8)
-        spans = pickle.loads(whole[manifest.start : manifest.start + manifest.length].data)
+        whole = mapped_privately(bytes_fd)
+        (places,) = parts_of(whole, [manifest])
         # Mapped, not read: several processes may do this, and the place in the file is one for all.
         pickled = mmap.mmap(pickle_fd, 0, prot=mmap.PROT_READ)
-        return pickle.loads(pickled, buffers=(whole[start : start + length] for start, length in spans))
+        return pickle.loads(pickled, buffers=parts_of(whole, pickle.loads(places.data)))
     finally:
         _arrived.clear()
         os.close(pickle_fd)
         os.close(bytes_fd)
 
 
-def _arrive(manifest: ArrayManifest, *descriptors: Any) -> Any:
+def _arrive(manifest: Span, *descriptors: Any) -> Any:
     pickle_fd, bytes_fd, *inside = [descriptor.detach() for descriptor in descriptors]
     try:
         return unpack(manifest, pickle_fd, bytes_fd, inside)
@@ -284,18 +264,15 @@ class _HashingWriter:
         return self._hash.digest()
 
 
+def _keep(file: ArrayFile, spans: list[Span], data: Bytes) -> None:
+    spans.append(file.append(data.data))
+
+
 def _dump(obj: object, stream: Any, keep: Callable[[Bytes], None], inside: list[int]) -> set[int]:
     """Pickles an object. Returns the states of the random generators that it holds; see `digest`."""
 
-    def stays(buffer: pickle.PickleBuffer) -> bool:
-        data = np.frombuffer(buffer.raw(), np.uint8)
-        if data.size < SMALL:
-            return True
-        keep(data)
-        return False
-
     with _departing(_Departure(inside)):
-        pickler = _ShippingPickler(stream, stays)
+        pickler = _ShippingPickler(stream, stays_in_pickle(keep))
         pickler.dump(obj)
     return pickler.generators
 
@@ -331,9 +308,3 @@ def _memcmp_of_c() -> Callable[[int, int, int], int] | None:
 
 
 _memcmp = _memcmp_of_c()
-
-
-def _write(fd: int, data: memoryview, start: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done : done + AT_ONCE], start + done)

@@ -27,7 +27,7 @@ import torch
 
 from headrace.core.process.parent_watch import ParentWatch
 from headrace.core.randomness.own_generators import digest, generators_of
-from headrace.shared_memory.shipping import ArrayManifest, unpack
+from headrace.shared_memory.shipping import unpack
 from headrace.workers.processes.fork_safety import (
     FileId,
     file_id,
@@ -68,7 +68,7 @@ class _Message:
         pickle_fd, bytes_fd, *inside = self.descriptors
         self.descriptors = []
         try:
-            return unpack(ArrayManifest(*self.details), pickle_fd, bytes_fd, inside)
+            return unpack(self.details, pickle_fd, bytes_fd, inside)
         finally:
             for fd in inside:
                 os.close(fd)
