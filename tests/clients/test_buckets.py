@@ -106,7 +106,7 @@ def test_webdataset_reads_shards_by_http(bucket: Seaweed, nginx_server: Nginx, t
     import webdataset
 
     from headrace.storage.locations import Location
-    from headrace.storage.stores.objects import open_store
+    from headrace.storage.stores.opening import open_store
 
     store = open_store(Location("s3", "open", ""), bucket.options)
     for number in range(3):

@@ -16,7 +16,8 @@ from headrace.core.errors import HeadraceError, MissingExtraError, StorageError,
 from headrace.storage.locations import Location, parse, url_options
 from headrace.storage.stores.access import CLIENT_OPTIONS, STORE_OPTIONS, access_to
 from headrace.storage.stores.cloud_requests import CLIENT_ONLY
-from headrace.storage.stores.objects import open_store, store_config
+from headrace.storage.stores.objects import store_config
+from headrace.storage.stores.opening import open_store
 from tests.servers.faulty import Fault, FaultyServer
 
 BUCKET = Location("s3", "b", "")

@@ -11,7 +11,8 @@ import pytest
 
 from headrace.core.errors import ObjectChangedError, ObjectNotFoundError, UsageError
 from headrace.storage.locations import parse
-from headrace.storage.stores.objects import Store, open_store
+from headrace.storage.stores.objects import Store
+from headrace.storage.stores.opening import open_store
 from tests.servers.faulty import Fault, FaultyServer, etag_of
 
 DATA = bytes(range(200))

@@ -19,7 +19,8 @@ import pytest
 from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFoundError, StorageError
 from headrace.storage.locations import Location, parse
 from headrace.storage.stores.cloud_requests import PART_BYTES, retry_config
-from headrace.storage.stores.objects import Store, open_store
+from headrace.storage.stores.objects import Store
+from headrace.storage.stores.opening import open_store
 from headrace.storage.stores.retries import RetryLimits
 from tests.pairs import pairwise
 from tests.servers.faulty import Fault, FaultyServer, etag_of, secured

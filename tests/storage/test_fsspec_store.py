@@ -13,7 +13,8 @@ import pytest
 import headrace
 from headrace.core.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
 from headrace.storage.locations import parse
-from headrace.storage.stores.objects import Store, open_store
+from headrace.storage.stores.objects import Store
+from headrace.storage.stores.opening import open_store
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ sys.modules["s3fs"] = None
 sys.modules["adlfs"] = None
 from headrace.core.errors import MissingExtraError
 from headrace.storage.locations import parse
-from headrace.storage.stores.objects import open_store
+from headrace.storage.stores.opening import open_store
 for url in ("s3://b", "az://c"):
     try:
         open_store(parse(url))

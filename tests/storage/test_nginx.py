@@ -9,7 +9,8 @@ import pytest
 
 from headrace.core.errors import ObjectNotFoundError, StorageError
 from headrace.storage.locations import Location, parse
-from headrace.storage.stores.objects import Store, open_store
+from headrace.storage.stores.objects import Store
+from headrace.storage.stores.opening import open_store
 from tests.servers.nginx import Nginx
 
 

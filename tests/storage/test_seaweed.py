@@ -13,7 +13,8 @@ import pytest
 from headrace.core.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
 from headrace.storage.locations import Location
 from headrace.storage.stores.cloud_requests import PART_BYTES
-from headrace.storage.stores.objects import Store, open_store, store_config
+from headrace.storage.stores.objects import Store, store_config
+from headrace.storage.stores.opening import open_store
 from tests.servers.seaweed import SECRET_KEY, Seaweed
 
 OPEN = Location("s3", "open", "")
@@ -263,8 +264,9 @@ def test_another_process_opens_the_same_store(store: Store, shared_seaweed: Seaw
 
     script = (
         "import pickle, sys\n"
+        "from headrace.storage.stores.opening import open_config\n"
         "config = pickle.load(sys.stdin.buffer)\n"
-        "sys.stdout.buffer.write(config.open().read_whole(sys.argv[1])[0])\n"
+        "sys.stdout.buffer.write(open_config(config).read_whole(sys.argv[1])[0])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, f"{folder}/k"],
@@ -282,7 +284,7 @@ def test_a_forked_child_is_told_what_would_hang(store: Store, shared_seaweed: Se
 import os, sys
 from headrace.core.errors import StorageError
 from headrace.storage.locations import Location
-from headrace.storage.stores.objects import open_store
+from headrace.storage.stores.opening import open_store
 options = {shared_seaweed.options!r}
 open_store(Location("s3", "open", ""), options).list_folder("")
 child = os.fork()

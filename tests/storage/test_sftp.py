@@ -18,7 +18,8 @@ import pytest
 import headrace
 from headrace.core.errors import ObjectNotFoundError, StorageError, UsageError
 from headrace.storage.locations import parse
-from headrace.storage.stores.objects import Store, open_store
+from headrace.storage.stores.objects import Store
+from headrace.storage.stores.opening import open_store
 
 asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed (pip install asyncssh)")
 pytest.importorskip("paramiko", reason="paramiko is not installed (pip install paramiko)")

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import torch
 
 from headrace.core.errors import UsageError
 from headrace.core.world import Shard
-from headrace.loader.options import Options, is_map
+from headrace.loader.options import AskedArguments, Options, is_map
 from headrace.samplers.frameworks import SplitOverRanks
-
-if TYPE_CHECKING:
-    from headrace.loader.dataloader import DataLoader
 
 SAVED_BY_LIGHTNING = "__pl_saved_args"
 """Where Lightning keeps the arguments of a loader that is made in one of its hooks, to build it anew.
@@ -54,7 +51,7 @@ RAY_MODULES = {"ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loo
 
 
 @contextlib.contextmanager
-def shown_to_frameworks(loader: DataLoader[Any]) -> Iterator[None]:
+def shown_to_frameworks(loader: AskedArguments[Any]) -> Iterator[None]:
     """Runs torch's constructor. Behind it, attributes are what frameworks understand that split or build loaders."""
     is_outermost = SAVED_BY_LIGHTNING not in vars(loader)
     yield
@@ -75,8 +72,8 @@ class ReadByRay:
     @overload
     def __get__(self, loader: None, owner: object) -> ReadByRay: ...
     @overload
-    def __get__(self, loader: DataLoader[Any], owner: object) -> torch.Generator | None: ...
-    def __get__(self, loader: DataLoader[Any] | None, owner: object) -> ReadByRay | torch.Generator | None:
+    def __get__(self, loader: AskedArguments[Any], owner: object) -> torch.Generator | None: ...
+    def __get__(self, loader: AskedArguments[Any] | None, owner: object) -> ReadByRay | torch.Generator | None:
         if loader is None:
             return self
         if sys._getframe(1).f_globals.get("__name__") in RAY_MODULES:
@@ -87,11 +84,11 @@ class ReadByRay:
             raise AttributeError("generator") from None
         return generator
 
-    def __set__(self, loader: DataLoader[Any], generator: torch.Generator | None) -> None:
+    def __set__(self, loader: AskedArguments[Any], generator: torch.Generator | None) -> None:
         vars(loader)["generator"] = generator
 
 
-def refuse_rebuild(loader: DataLoader[Any], framework: Framework, options: Options) -> None:
+def refuse_rebuild(loader: AskedArguments[Any], framework: Framework, options: Options) -> None:
     """Raises `UsageError` if a framework that builds this loader anew with torch's arguments would lose what it does.
 
     The order is the sampler's, and may be kept; a seed decides on the random numbers of each sample, too.

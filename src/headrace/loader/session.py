@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -44,9 +44,6 @@ from headrace.workers.auto.tuner import Tuner
 from headrace.workers.processes.start import ForkServers
 from headrace.workers.protocol import Backend
 from headrace.workers.remote.placement import Placement
-
-if TYPE_CHECKING:
-    from headrace.loader.dataloader import DataLoader
 
 
 class Loaded(NamedTuple):
@@ -287,7 +284,7 @@ class Session:
         self.announced = False
         return terms
 
-    def adopt_changes(self, loader: DataLoader[Any]) -> Snapshot | None:
+    def adopt_changes(self, loader: TorchDataLoader[Any]) -> Snapshot | None:
         """Has changes of the order begin behind the last batch, so that they do not depend on what was drawn ahead.
 
         Returns the state to load in the place of the one that was loaded, where they begin behind that.

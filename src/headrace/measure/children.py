@@ -22,13 +22,9 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-import torch.utils.data
-
 from headrace.core.files.atomic_file import write_atomically
+from headrace.measure.child_environment import VARIABLE, environment
 from headrace.measure.measurement import ChildMeasurement, Measurement
-
-VARIABLE = "HEADRACE_RUN"
-"""Of the environment: the plan of a run, as JSON. `child_start/sitecustomize.py` knows the name, too."""
 
 IN_USE = ".in-use"
 """Ending of the file by which a child says that it uses a loader."""
@@ -61,37 +57,8 @@ class ChildPlan:
 def measured_too(plan: ChildPlan) -> Iterator[None]:
     """Has the Python processes that are started meanwhile measured as well."""
     path = os.pathsep.join(filter(None, (str(CHILD_START), os.environ.get("PYTHONPATH"))))
-    with _environment({VARIABLE: plan.as_json(), "PYTHONPATH": path}):
+    with environment({VARIABLE: plan.as_json(), "PYTHONPATH": path}):
         yield
-
-
-@contextlib.contextmanager
-def not_measured_if_spawned(loader: torch.utils.data.DataLoader[Any]) -> Iterator[None]:
-    """Leaves out the worker processes that a loader spawns meanwhile: they make batches and iterate over none."""
-    if not loader.num_workers or VARIABLE not in os.environ:
-        yield
-        return
-    with _environment({VARIABLE: None}):
-        yield
-
-
-@contextlib.contextmanager
-def _environment(changes: dict[str, str | None]) -> Iterator[None]:
-    """Sets environment variables (None: takes them away), and afterwards puts back what was there."""
-    before = {name: os.environ.get(name) for name in changes}
-    _set(changes)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(variables: dict[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def join() -> None:

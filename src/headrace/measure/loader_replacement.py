@@ -27,7 +27,7 @@ from headrace.faults.policy import OnError
 from headrace.loader.dataloader import DataLoader
 from headrace.loader.iterator import LoaderIterator
 from headrace.loader.setting import torch_setting
-from headrace.measure import children
+from headrace.measure.child_environment import not_measured_if_spawned
 from headrace.measure.measurement import MeasuredLoader, Measurement
 from headrace.measure.script_modules import around_import
 from headrace.measure.wait_shares import Digest, EpochWatch, LoaderRecord, Replay, TimeIsUp
@@ -249,7 +249,7 @@ def _measured_class(
         def __iter__(self) -> Any:
             began = time.perf_counter()
             entry = measuring.begin(self, began)
-            with children.not_measured_if_spawned(self):
+            with not_measured_if_spawned(self):
                 iterator = super().__iter__()
             return measuring.watched(iterator, self, entry, began)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.cli.bucket_server import find_weed, status_of
 from headrace.storage.locations import Location
-from headrace.storage.stores.objects import open_store
+from headrace.storage.stores.opening import open_store
 from tests.servers import nginx, seaweed
 from tests.servers.processes import end, free_ports, start
 

@@ -24,7 +24,8 @@ from headrace.data.convert.plan import PackOptions
 from headrace.data.convert.verify import verify
 from headrace.storage.locations import Location
 from headrace.storage.stores.cloud_requests import PART_BYTES
-from headrace.storage.stores.objects import Store, open_store
+from headrace.storage.stores.objects import Store
+from headrace.storage.stores.opening import open_store
 from tests.data.convert.packing import COUNT, PIECE, Child, files_in
 from tests.data.formats.samples import assert_same, read, usual, write
 from tests.servers.faulty import FaultyServer

@@ -20,7 +20,7 @@ from headrace.data.formats.columns.remote_reader import RemoteColumnsReader
 from headrace.data.formats.fetched_whole import FetchedReader
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.locations import parse
-from headrace.storage.stores.objects import open_store
+from headrace.storage.stores.opening import open_store
 from tests.data.formats.by_ranges import ROWS, both, plain, samples, store, values
 from tests.servers import nginx
 from tests.servers.faulty import FaultyServer

@@ -15,7 +15,7 @@ import struct
 
 import pyarrow as pa
 
-from headrace.sources.brokers.frames import FrameError, too_large
+from headrace.sources.brokers.frame_error import FrameError, too_large
 
 PREFIX = struct.Struct("<Ii")
 CONTINUATION = 0xFFFFFFFF

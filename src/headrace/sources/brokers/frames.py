@@ -6,6 +6,7 @@ import struct
 from typing import Literal, Protocol
 
 from headrace.core.errors import wrong_argument
+from headrace.sources.brokers.frame_error import FrameError, too_large
 
 Frame = Literal["lines", "length", "arrow"]
 
@@ -13,10 +14,6 @@ LARGEST = 128 << 20
 """Bytes of a frame, unless the user says otherwise."""
 
 LENGTH = struct.Struct(">I")
-
-
-class FrameError(Exception):
-    """The bytes are not framed as they should be. Says in words what was found."""
 
 
 class Frames(Protocol):
@@ -44,11 +41,6 @@ def frames(frame: Frame, largest: int) -> Frames:
 
         return ArrowStreams(largest)
     raise wrong_argument("frame", frame, '"lines", "length" or "arrow"')
-
-
-def too_large(size: int, largest: int) -> FrameError:
-    """Returns the error of a frame that is too large, or whose length is no length; the caller raises it."""
-    return FrameError(f"a frame of {size:,} bytes, where {largest:,} are the most")
 
 
 class Lines:

@@ -18,7 +18,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from headrace.core.errors import StorageError, UsageError, wrong_argument
 from headrace.core.sizes import bytes_in
 from headrace.core.text.urls import check_server, shown_url
-from headrace.sources.brokers.frames import LARGEST, Frame, FrameError, Frames, frames
+from headrace.sources.brokers.frame_error import FrameError
+from headrace.sources.brokers.frames import LARGEST, Frame, Frames, frames
 from headrace.sources.journal.receiver import Away, Messages
 
 PLACE = "headrace.open"

@@ -1,22 +1,17 @@
-"""Object stores: listed, read by ranges, written whole. One client per process, container and options.
+"""Object stores: listed, read by ranges, written whole.
 
-`open_store` returns the same store to everyone in a process who asks with the same options. Stores are safe to use from
-several threads. They are not pickled: `store_config` describes a store, and another process opens it from that.
-
-Requests that fail for a while are made again, up to a limit. What then still fails is a `StorageError`.
+Stores are safe to use from several threads. They are not pickled: `store_config` describes a store, and another process
+opens it from that. Requests that fail for a while are made again, up to a limit. What then still fails is a
+`StorageError`.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headrace.core.errors import MissingExtraError
-from headrace.storage.locations import CLOUD_SCHEMES, Location
+from headrace.storage.locations import Location
 from headrace.storage.stores.store_options import StoreOptions
 
 Retried = Callable[[str], None]
@@ -113,90 +108,12 @@ class StoreConfig:
     options: Mapping[str, object] = field(repr=False)
     """Credentials and the like; they are not shown."""
 
-    def open(self) -> Store:
-        """Opens the store in this process, as `open_store` does."""
-        return open_store(Location(self.scheme, self.container, ""), self.options)
+    @property
+    def location(self) -> Location:
+        """Of the container: its key is ""."""
+        return Location(self.scheme, self.container, "")
 
 
 def store_config(location: Location, options: Mapping[str, object] | None = None) -> StoreConfig:
     """Returns the description of the store that holds a location."""
     return StoreConfig(location.scheme, location.container, StoreOptions(options or {}))
-
-
-def open_store(location: Location, options: Mapping[str, object] | None = None) -> Store:
-    """Returns the store that holds a location; no request is made.
-
-    options: credentials, endpoint and limits, as `docs/storage.md` lists them. What is not given is looked for in the
-    environment, as the store's own tools do.
-
-    Raises `UsageError` for an unknown option, `MissingExtraError` where a library is missing, and `StorageError` in a
-    process that was forked from one that had used a store: threads of the client do not live on there.
-    """
-    config = store_config(location, options)
-    described = tuple(sorted((name, repr(value)) for name, value in config.options.items()))
-    name = (os.getpid(), config.scheme, config.container, described)
-    with _OPENING.lock:
-        store = _STORES.get(name)
-        if store is None:
-            store = _new_store(config)
-            _STORES[name] = store
-
-    return store
-
-
-def _new_store(config: StoreConfig) -> Store:
-    """Returns a new store: obstore's where it can, else one of fsspec."""
-    location = Location(config.scheme, config.container, "")
-    if config.scheme not in CLOUD_SCHEMES:
-        from headrace.storage.stores.fsspec_store import FsspecStore
-
-        return FsspecStore(location, config.options)
-
-    try:
-        import obstore  # noqa: F401
-    except ImportError as missing:
-        return _without_obstore(location, config.options, missing)
-
-    from headrace.storage.stores.cloud_store import CloudStore
-
-    return CloudStore(location, config.options)
-
-
-def _without_obstore(location: Location, options: Mapping[str, object], missing: ImportError) -> Store:
-    """Returns fsspec's store for a location; raises `MissingExtraError` where its package is missing too."""
-    import fsspec
-
-    from headrace.storage.stores.fsspec_store import FsspecStore
-
-    try:
-        fsspec.get_filesystem_class(location.scheme)
-    except ImportError:
-        what = f"URLs that begin with {location.scheme}:// need the package obstore"
-        cure = "pip install 'headrace[cloud]'"
-        raise MissingExtraError.about(what, place=location.url, found=str(missing), cure=cure) from missing
-
-    return FsspecStore(location, options)
-
-
-class _Opening:
-    """The lock around opening, and what a forked child has of its parent."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.inherited: list[Store] = []
-
-    def renew(self) -> None:
-        """Called in the child after a fork: a thread of the parent may have held the lock.
-
-        The child never uses its parent's stores, and never ends them: obstore's clients belong to threads that do not
-        exist in the child.
-        """
-        self.lock = threading.Lock()
-        self.inherited += _STORES.values()
-
-
-_OPENING = _Opening()
-_STORES: weakref.WeakValueDictionary[tuple[object, ...], Store] = weakref.WeakValueDictionary()
-"""By process, container and options, as long as somebody holds them."""
-
-os.register_at_fork(after_in_child=_OPENING.renew)

@@ -19,6 +19,7 @@ from headrace.storage.cache import CachedObject, DiskCache
 from headrace.storage.fetching.ranges import ObjectVersion
 from headrace.storage.locations import Location, is_url
 from headrace.storage.stores.objects import Store, StoreConfig
+from headrace.storage.stores.opening import open_config
 
 SMALLEST_CACHE = 1_000_000
 """Bytes that a cache may have at least: a few blocks."""
@@ -115,7 +116,7 @@ class RegisteredStore:
         if self._opened is not None and self._opened[0] == pid:
             return self._opened[1]
 
-        store = self.settings.config.open()
+        store = open_config(self.settings.config)
         _OPENED_BY = pid
         store.on_retry = functools.partial(_retried, self.name)
         self._opened = pid, store

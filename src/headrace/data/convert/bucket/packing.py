@@ -32,6 +32,7 @@ from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import open_reader
 from headrace.data.formats.shards import shard_name
 from headrace.storage.stores.objects import Store
+from headrace.storage.stores.opening import open_config
 from headrace.telemetry.progress import bytes_bar
 
 BAR_AFTER = 1.0
@@ -163,7 +164,7 @@ class ShardJob:
         self._reader = self._given or open_reader(
             self._plan.source, trust=self._trust, columns=self._plan.options.columns, options=self._source_options
         )
-        self._store = self._target.config.open()
+        self._store = open_config(self._target.config)
         # Another machine has a spool of its own.
         self._spool = spool_of(self._target.url)
 

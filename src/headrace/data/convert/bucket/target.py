@@ -24,7 +24,8 @@ from headrace.data.formats.manifest import BESIDE, NAME, beside, read_manifest
 from headrace.data.formats.unfinished import AREA, PLAN
 from headrace.storage.listing import PATIENCE, lookup
 from headrace.storage.locations import HTTP_SCHEMES, Location, parse
-from headrace.storage.stores.objects import ObjectInfo, Store, StoreConfig, open_store, store_config
+from headrace.storage.stores.objects import ObjectInfo, Store, StoreConfig, store_config
+from headrace.storage.stores.opening import open_config, open_store
 from headrace.storage.stores.store_options import options_for
 
 AT_ONCE = 16
@@ -58,7 +59,7 @@ class BucketTarget:
 
         self.options = options_for(url, options, "headrace.pack", "target_options")
         self.config: StoreConfig = store_config(location, self.options)
-        self._store = self.config.open()
+        self._store = open_config(self.config)
         # Whoever begins waits for an answer, and nothing is lost if there is none.
         self._quick = open_store(location, {"retry_timeout": PATIENCE, **self.options})
         self._manifest_key = beside(self.key)
