@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.measure.bench.loading import ORDERS, LoaderChoice, Order
-from headrace.measure.bench.measuring import BenchOptions, Comparison, Figures, compare
+from headrace.measure.bench.measuring import BenchOptions, Comparison, FormFigures, compare
 from results import Row, Table, number, option, show, write
 
 WORKERS = (0, 2)
@@ -40,7 +40,7 @@ def table_of(comparison: Comparison, order: Order) -> Table:
     return Table(title, "samples/s", rows, CHECKED)
 
 
-def name_of_form(figures: Figures) -> str:
+def name_of_form(figures: FormFigures) -> str:
     """Returns what a form is called; the one that the data are in at first is marked."""
     return f"{figures.form.format}{' (source)' if figures.form.is_source else ''}"
 

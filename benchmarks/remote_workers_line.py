@@ -22,7 +22,7 @@ from pathlib import Path
 import headrace
 import results
 from headrace.workers.remote.actors import start_host
-from headrace.workers.remote.messages import Place
+from headrace.workers.remote.messages import HostAddress
 from ray_rows import Check
 from transport import BATCH, CHECKED, ReadySamples
 
@@ -32,7 +32,7 @@ class OneHost:
 
     local = 0
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HostAddress) -> None:
         self._place = place
         self._doors: list[Connection] = []
 

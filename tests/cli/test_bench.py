@@ -29,7 +29,7 @@ from headrace.measure.bench import forms, measuring
 from headrace.measure.bench.checksum import checksum_of
 from headrace.measure.bench.forms import GOOD_FOR, Form
 from headrace.measure.bench.loading import LoaderChoice
-from headrace.measure.bench.measuring import BenchOptions, Comparison, Figures, compare
+from headrace.measure.bench.measuring import BenchOptions, Comparison, FormFigures, compare
 
 COUNT = 50
 QUICK = 0.003
@@ -312,8 +312,8 @@ def test_workers_that_are_no_numbers_are_refused() -> None:
         options_from("data", "two", None, None, None)
 
 
-def invented(name: str, *, alone: float, together: float, source: bool = False) -> Figures:
-    figures = Figures(Form(name, name, None if source else Path(name)), 1, 1, 1)
+def invented(name: str, *, alone: float, together: float, source: bool = False) -> FormFigures:
+    figures = FormFigures(Form(name, name, None if source else Path(name)), 1, 1, 1)
     figures.speeds = {
         (LoaderChoice("headrace", 0), "random"): [alone],
         (LoaderChoice("headrace", 2), "random"): [together],

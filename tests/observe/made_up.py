@@ -14,7 +14,7 @@ from headrace.telemetry.recording import (
     MEMORY,
     EpochTimes,
     Event,
-    Place,
+    LoadingPlace,
     Recording,
     Setting,
     Trap,
@@ -145,10 +145,10 @@ def _events(rows: npt.NDArray[np.void], workers: int) -> tuple[Event, ...]:
 
 
 PLACES = (
-    Place("decode", "PIL.Image.open(...).convert at PIL/Image.py:995", 0.52),
-    Place("transform", "RandomResizedCrop.forward at torchvision/transforms/transforms.py:963", 0.27),
-    Place("read", "read_bytes at data/folder.py:31", 0.14),
-    Place("other", "__getitem__ at data/folder.py:48", 0.07),
+    LoadingPlace("decode", "PIL.Image.open(...).convert at PIL/Image.py:995", 0.52),
+    LoadingPlace("transform", "RandomResizedCrop.forward at torchvision/transforms/transforms.py:963", 0.27),
+    LoadingPlace("read", "read_bytes at data/folder.py:31", 0.14),
+    LoadingPlace("other", "__getitem__ at data/folder.py:48", 0.07),
 )
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from headrace.observe.live import EVERY, LiveView, busy_shares, in_flight, samples_per_second, view, wait_share_now
 from headrace.observe.terminal_rows import SCROLL_ALL, PinnedRows
 from headrace.telemetry.recording import BATCH, EpochTimes, Event, Recording, Setting
-from headrace.telemetry.remote_reads import RemoteReads, Window
+from headrace.telemetry.remote_reads import RemoteReads, TrafficWindow
 from tests.observe import made_up
 from tests.observe.terminal import Screen, run_on_terminal
 
@@ -95,10 +95,10 @@ def test_the_rows_say_what_the_figures_are() -> None:
 def test_what_comes_over_a_network_has_a_row_of_the_last_seconds() -> None:
     assert not any("network" in row for row in shown([four_seconds()], 104.0))
     windows = (
-        Window(90.0, 1.0, 9e9, 99.0),
-        Window(101.0, 1.0, 2e6, 4.0),
-        Window(102.0, 1.0, 4e6, 8.0),
-        Window(103.0, 1.0, 1e3, 0.0),
+        TrafficWindow(90.0, 1.0, 9e9, 99.0),
+        TrafficWindow(101.0, 1.0, 2e6, 4.0),
+        TrafficWindow(102.0, 1.0, 4e6, 8.0),
+        TrafficWindow(103.0, 1.0, 1e3, 0.0),
     )
     remote = RemoteReads(requests=120, bytes=12_000_000, windows=windows)
     rows = shown([replace(four_seconds(), remote=remote)], 104.0)

@@ -10,8 +10,8 @@ import pytest
 from headrace.observe.page.page import page
 from headrace.observe.page.shares import by_line, main_pieces
 from headrace.observe.stats import stats_of
-from headrace.telemetry.recording import Place, Recording, totals_of
-from headrace.telemetry.remote_reads import RemoteReads, Window
+from headrace.telemetry.recording import LoadingPlace, Recording, totals_of
+from headrace.telemetry.remote_reads import RemoteReads, TrafficWindow
 from tests.observe import made_up
 from tests.observe.diagnosis.steady import Loop, recording_of
 from tests.observe.made_up import TIMES
@@ -73,11 +73,11 @@ def test_idleness_is_in_the_legend_where_workers_are_drawn() -> None:
 
 def test_a_source_line_has_one_row_with_the_sum_of_its_places() -> None:
     places = (
-        Place("decode", "Photos.decode (train.py:12)", 0.3),
-        Place("read", "read (other.py:12)", 0.25),
-        Place("other", "Photos.decode (train.py:12)", 0.25),
-        Place("decode", "Photos.decode.<locals>.inner (train.py:12)", 0.1),
-        Place("transform", "where nobody knows", 0.1),
+        LoadingPlace("decode", "Photos.decode (train.py:12)", 0.3),
+        LoadingPlace("read", "read (other.py:12)", 0.25),
+        LoadingPlace("other", "Photos.decode (train.py:12)", 0.25),
+        LoadingPlace("decode", "Photos.decode.<locals>.inner (train.py:12)", 0.1),
+        LoadingPlace("transform", "where nobody knows", 0.1),
     )
     grouped = [(one.kind, one.where, round(one.share, 2)) for one in by_line(places)]
     assert grouped == [
@@ -96,7 +96,7 @@ def test_the_page_ends_with_what_to_run_next() -> None:
 
 
 def test_the_rate_over_a_network_is_drawn_over_time() -> None:
-    windows = tuple(Window(made_up.BEGAN + number, 1.0, 1e6 * number, 2.0 * number) for number in range(6))
+    windows = tuple(TrafficWindow(made_up.BEGAN + number, 1.0, 1e6 * number, 2.0 * number) for number in range(6))
     remote = RemoteReads(requests=30, bytes=15_000_000, windows=windows)
     recording = replace(made_up.with_workers(40), remote=remote)
     html = page("train.py", 1.0, [recording], [], made_up.MACHINE)

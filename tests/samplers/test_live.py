@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import StateError
 from headrace.core.spans import Beginning, NothingYetError, Range, Span, SpanKeys
-from headrace.samplers.live import LiveSampler, Waiting
+from headrace.samplers.live import LiveSampler, WaitingBatches
 from tests.sources.loading import flat
 
 
@@ -65,7 +65,7 @@ def numbers(keys: SpanKeys) -> list[int]:
 
 def batches(one, size, *, drop_last=False, most=None):
     found = []
-    for keys in Waiting(one.key_batches(size, drop_last=drop_last)):
+    for keys in WaitingBatches(one.key_batches(size, drop_last=drop_last)):
         found.append(numbers(keys))
         if len(found) == most:
             break
@@ -148,7 +148,7 @@ def test_a_further_epoch_has_the_same_samples_in_another_order():
 
 def test_data_without_an_end_go_on_whatever_the_epoch_is_called():
     one = sampler([40, 40], shuffle=True, endless=True)
-    running = Waiting(one.key_batches(8, drop_last=False))
+    running = WaitingBatches(one.key_batches(8, drop_last=False))
     before = [numbers(next(running)) for _ in range(3)]
     one.set_epoch(5)
     assert before + [numbers(keys) for keys in running] == batches(sampler([40, 40], shuffle=True, endless=True), 8)
@@ -159,7 +159,7 @@ def test_a_number_that_is_said_again_in_mid_epoch_changes_nothing():
     one.set_epoch(1)
     whole = batches(one, 8)
     one.set_epoch(1)
-    running = Waiting(one.key_batches(8, drop_last=False))
+    running = WaitingBatches(one.key_batches(8, drop_last=False))
     before = [numbers(next(running)) for _ in range(3)]
     one.set_epoch(1)
     assert one.state_dict()["position"] == 24
@@ -168,7 +168,7 @@ def test_a_number_that_is_said_again_in_mid_epoch_changes_nothing():
 
 def test_another_number_in_mid_epoch_is_for_the_next_one():
     one = sampler([40, 40], shuffle=True)
-    running = Waiting(one.key_batches(8, drop_last=False))
+    running = WaitingBatches(one.key_batches(8, drop_last=False))
     before = [numbers(next(running)) for _ in range(3)]
     one.set_epoch(1)
     assert sorted(flat(before + [numbers(keys) for keys in running])) == list(range(80))
@@ -176,7 +176,7 @@ def test_another_number_in_mid_epoch_is_for_the_next_one():
 
 def test_spans_that_are_over_leave_the_state():
     one = sampler([10, 10, 10])
-    running = Waiting(one.key_batches(5, drop_last=False))
+    running = WaitingBatches(one.key_batches(5, drop_last=False))
     for expected in ([0], [0], [1], [1], [2], [2]):
         next(running)
         assert [span["number"] for span in one.state_dict()["spans"]] == expected
@@ -185,7 +185,7 @@ def test_spans_that_are_over_leave_the_state():
 def test_spans_are_freed_behind_the_batches_that_left():
     one = sampler([10, 10, 10])
     running = one.key_batches(5, drop_last=False)
-    waiting = Waiting(running)
+    waiting = WaitingBatches(running)
     for _ in range(6):
         next(waiting)
     running.listen(100)

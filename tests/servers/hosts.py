@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.core.errors import ClusterError
 from headrace.workers.remote.actors import start_host
-from headrace.workers.remote.messages import Place
+from headrace.workers.remote.messages import HostAddress
 from headrace.workers.remote.places import Places
 
 
@@ -40,7 +40,7 @@ class Keeper:
     def __init__(self) -> None:
         self._hosts: dict[int, tuple[subprocess.Popen[bytes], Connection]] = {}
 
-    def start(self, key: bytes, machine: Machine, folder: str, paths: list[str]) -> tuple[int, Place]:
+    def start(self, key: bytes, machine: Machine, folder: str, paths: list[str]) -> tuple[int, HostAddress]:
         process, control, place = start_host(key, machine.address, machine.name, folder, paths, machine.command)
         self._hosts[process.pid] = process, control
         return process.pid, place
@@ -65,7 +65,7 @@ Keepers.register("Keeper", Keeper)
 class StartedHost:
     """A host process that a test has started."""
 
-    def __init__(self, keeper: Any, pid: int, place: Place, name: str) -> None:
+    def __init__(self, keeper: Any, pid: int, place: HostAddress, name: str) -> None:
         self.pid = pid
         self.place = place
         self.name = name

@@ -12,10 +12,10 @@ import pytest
 
 from headrace.core.errors import StorageError
 from headrace.storage.fetching.answers import LARGE
-from headrace.storage.fetching.fetcher import Fetcher
+from headrace.storage.fetching.fetcher import RangeFetcher
 from headrace.storage.fetching.in_flight import FIRST
 from headrace.storage.fetching.range_sources import Brought
-from headrace.storage.fetching.ranges import ByteRange, Coming, ObjectVersion
+from headrace.storage.fetching.ranges import ByteRange, ObjectVersion, PlannedRead
 from headrace.storage.fetching.read_plan import Plan
 from headrace.storage.stores.retries import CONNECTION, THROTTLED
 
@@ -69,8 +69,8 @@ def objects() -> Objects:
 
 
 @pytest.fixture
-def fetcher(objects: Objects) -> Iterator[Fetcher]:
-    made = Fetcher(objects, budget=10 * SIZE)
+def fetcher(objects: Objects) -> Iterator[RangeFetcher]:
+    made = RangeFetcher(objects, budget=10 * SIZE)
     yield made
     objects.open.set()
     objects.back.set()
@@ -88,7 +88,7 @@ def until(condition: object, objects: Objects) -> None:
     raise AssertionError("it did not come to that")
 
 
-def test_ranges_come_in_the_order_in_which_they_are_asked_for(fetcher: Fetcher) -> None:
+def test_ranges_come_in_the_order_in_which_they_are_asked_for(fetcher: RangeFetcher) -> None:
     wanted = [of("b"), of("a", 1), of("a"), of("b", 2, 3), of("a", 1)]
     for one, data in zip(wanted, fetcher.read(wanted), strict=True):
         assert data == content(one.object.key, one.start, one.stop)
@@ -99,22 +99,22 @@ def test_ranges_come_in_the_order_in_which_they_are_asked_for(fetcher: Fetcher) 
     assert out == b"".join(content(one.object.key, one.start, one.stop) for one in wanted)
 
 
-def test_neighbours_come_in_one_request(fetcher: Fetcher, objects: Objects) -> None:
+def test_neighbours_come_in_one_request(fetcher: RangeFetcher, objects: Objects) -> None:
     objects.open.clear()
     version = of("a").object
     first = of("x")
     neighbours = [ByteRange(version, start, start + 10) for start in (0, 10, 25, 200)]
-    fetcher.announce(1, [Coming(0, [first, *neighbours])])
+    fetcher.announce(1, [PlannedRead(0, [first, *neighbours])])
     objects.open.set()
     assert len(fetcher.read([first, *neighbours])) == 5
     assert sorted(map(len, objects.asked)) == [1, 4]
     assert fetcher.counts.requests == 2
 
 
-def test_what_was_announced_is_there_when_it_is_read(fetcher: Fetcher, objects: Objects) -> None:
+def test_what_was_announced_is_there_when_it_is_read(fetcher: RangeFetcher, objects: Objects) -> None:
     wanted = [of(key) for key in "abcd"]
-    fetcher.announce(1, [Coming(0, wanted[:2])])
-    fetcher.announce(1, [Coming(1, wanted[2:])])
+    fetcher.announce(1, [PlannedRead(0, wanted[:2])])
+    fetcher.announce(1, [PlannedRead(1, wanted[2:])])
     until(lambda: fetcher.counts.requests == 4, objects)
     assert fetcher.held == 4 * SIZE
     fetcher.read(wanted)
@@ -123,16 +123,16 @@ def test_what_was_announced_is_there_when_it_is_read(fetcher: Fetcher, objects: 
     assert (fetcher.counts.hits, fetcher.counts.waits) == (4, 0)
 
 
-def drop(fetcher: Fetcher, plan: int) -> None:
+def drop(fetcher: RangeFetcher, plan: int) -> None:
     """Abandons a plan, and sees that it is dropped, though a thread held the lock just then."""
     fetcher.abandon(plan)
     fetcher.passed(0, 0)
 
 
-def test_the_budget_is_kept_however_much_is_announced(fetcher: Fetcher, objects: Objects) -> None:
+def test_the_budget_is_kept_however_much_is_announced(fetcher: RangeFetcher, objects: Objects) -> None:
     wanted = [of("a", number) for number in range(100)]
     for position, one in enumerate(wanted):
-        fetcher.announce(1, [Coming(position, [one])])
+        fetcher.announce(1, [PlannedRead(position, [one])])
     until(lambda: fetcher.counts.requests == 10, objects)
     assert fetcher.held == 10 * SIZE
 
@@ -145,16 +145,16 @@ def test_the_budget_is_kept_however_much_is_announced(fetcher: Fetcher, objects:
     assert len(objects.asked) == 100
 
 
-def test_what_is_waited_for_is_fetched_though_the_budget_is_used_up(fetcher: Fetcher, objects: Objects) -> None:
+def test_what_is_waited_for_is_fetched_though_the_budget_is_used_up(fetcher: RangeFetcher, objects: Objects) -> None:
     for position in range(20):
-        fetcher.announce(1, [Coming(position, [of("a", position)])])
+        fetcher.announce(1, [PlannedRead(position, [of("a", position)])])
     until(lambda: fetcher.counts.requests == 10, objects)
     assert fetcher.read([of("z", 0, 50 * SIZE)])[0] == content("z", 0, 50 * SIZE)
 
 
-def test_a_range_announced_for_two_uses_is_kept_for_the_second(fetcher: Fetcher, objects: Objects) -> None:
-    fetcher.announce(1, [Coming(0, [of("a")])])
-    fetcher.announce(1, [Coming(5, [of("a")])])
+def test_a_range_announced_for_two_uses_is_kept_for_the_second(fetcher: RangeFetcher, objects: Objects) -> None:
+    fetcher.announce(1, [PlannedRead(0, [of("a")])])
+    fetcher.announce(1, [PlannedRead(5, [of("a")])])
     fetcher.read([of("a")])
     assert fetcher.held == SIZE
     fetcher.read([of("a")])
@@ -162,10 +162,10 @@ def test_a_range_announced_for_two_uses_is_kept_for_the_second(fetcher: Fetcher,
     assert len(objects.asked) == 1
 
 
-def test_what_was_announced_and_passed_unread_is_dropped(fetcher: Fetcher, objects: Objects) -> None:
-    fetcher.announce(1, [Coming(0, [of("a")])])
-    fetcher.announce(1, [Coming(1, [of("b")])])
-    fetcher.announce(2, [Coming(0, [of("b"), of("c")])])
+def test_what_was_announced_and_passed_unread_is_dropped(fetcher: RangeFetcher, objects: Objects) -> None:
+    fetcher.announce(1, [PlannedRead(0, [of("a")])])
+    fetcher.announce(1, [PlannedRead(1, [of("b")])])
+    fetcher.announce(2, [PlannedRead(0, [of("b"), of("c")])])
     until(lambda: fetcher.counts.requests == 3, objects)
     fetcher.passed(1, 0)
     assert fetcher.held == 2 * SIZE
@@ -176,7 +176,7 @@ def test_what_was_announced_and_passed_unread_is_dropped(fetcher: Fetcher, objec
     assert fetcher.read([of("b")])[0] == content("b", 0, SIZE)
 
 
-def test_a_plan_is_dropped_with_whoever_holds_it(fetcher: Fetcher, objects: Objects) -> None:
+def test_a_plan_is_dropped_with_whoever_holds_it(fetcher: RangeFetcher, objects: Objects) -> None:
     kept, dropped = Plan(fetcher), Plan(fetcher)
     kept.announce(0, [of("a")])
     kept.tell()
@@ -188,7 +188,9 @@ def test_a_plan_is_dropped_with_whoever_holds_it(fetcher: Fetcher, objects: Obje
     assert fetcher.held == SIZE
 
 
-def test_a_plan_may_be_dropped_while_the_same_thread_is_inside_the_fetcher(fetcher: Fetcher, objects: Objects) -> None:
+def test_a_plan_may_be_dropped_while_the_same_thread_is_inside_the_fetcher(
+    fetcher: RangeFetcher, objects: Objects
+) -> None:
     plan = Plan(fetcher)
     plan.announce(0, [of("a")])
     plan.tell()
@@ -201,7 +203,7 @@ def test_a_plan_may_be_dropped_while_the_same_thread_is_inside_the_fetcher(fetch
     assert fetcher.held == 0
 
 
-def test_a_forked_child_drops_nothing_of_its_parents(fetcher: Fetcher, objects: Objects) -> None:
+def test_a_forked_child_drops_nothing_of_its_parents(fetcher: RangeFetcher, objects: Objects) -> None:
     plan = Plan(fetcher)
     plan.announce(0, [of("a")])
     plan.tell()
@@ -213,9 +215,9 @@ def test_a_forked_child_drops_nothing_of_its_parents(fetcher: Fetcher, objects: 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_what_is_passed_on_its_way_is_dropped_when_it_comes(fetcher: Fetcher, objects: Objects) -> None:
+def test_what_is_passed_on_its_way_is_dropped_when_it_comes(fetcher: RangeFetcher, objects: Objects) -> None:
     objects.open.clear()
-    fetcher.announce(1, [Coming(0, [of("a")])])
+    fetcher.announce(1, [PlannedRead(0, [of("a")])])
     until(lambda: len(objects.asked) == 1, objects)
     fetcher.passed(1, 0)
     objects.open.set()
@@ -225,10 +227,10 @@ def test_what_is_passed_on_its_way_is_dropped_when_it_comes(fetcher: Fetcher, ob
 
 
 def test_a_failure_belongs_to_those_who_wait_and_is_tried_again_for_the_next(
-    fetcher: Fetcher, objects: Objects
+    fetcher: RangeFetcher, objects: Objects
 ) -> None:
     objects.failing.add("a")
-    fetcher.announce(1, [Coming(0, [of("a"), of("b")])])
+    fetcher.announce(1, [PlannedRead(0, [of("a"), of("b")])])
     with pytest.raises(StorageError, match="no a"):
         fetcher.read([of("b"), of("a")])
     with pytest.raises(StorageError, match="no a"):
@@ -241,7 +243,7 @@ def test_a_failure_belongs_to_those_who_wait_and_is_tried_again_for_the_next(
     until(lambda: fetcher.held == 0, objects)
 
 
-def test_many_threads_may_read_the_same(fetcher: Fetcher, objects: Objects) -> None:
+def test_many_threads_may_read_the_same(fetcher: RangeFetcher, objects: Objects) -> None:
     wanted = [of("a", number) for number in range(50)]
     expected = [content("a", one.start, one.stop) for one in wanted]
     wrong = []
@@ -261,7 +263,7 @@ def test_many_threads_may_read_the_same(fetcher: Fetcher, objects: Objects) -> N
     assert fetcher.held == 0
 
 
-def test_whoever_waits_gets_an_error_when_it_is_closed(fetcher: Fetcher, objects: Objects) -> None:
+def test_whoever_waits_gets_an_error_when_it_is_closed(fetcher: RangeFetcher, objects: Objects) -> None:
     objects.open.clear()
     errors = []
 
@@ -281,8 +283,8 @@ def test_whoever_waits_gets_an_error_when_it_is_closed(fetcher: Fetcher, objects
 
 
 def test_what_was_waited_for_is_measured(objects: Objects) -> None:
-    fetcher = Fetcher(objects, budget=10 * SIZE)
-    fetcher.announce(1, [Coming(0, [of("a"), of("b")])])
+    fetcher = RangeFetcher(objects, budget=10 * SIZE)
+    fetcher.announce(1, [PlannedRead(0, [of("a"), of("b")])])
     until(lambda: fetcher.counts.requests == 2, objects)
     assert fetcher.count().waited == 0
 
@@ -311,7 +313,7 @@ def test_what_was_waited_for_is_measured(objects: Objects) -> None:
 
 
 def test_waiting_at_the_limit_is_told_from_waiting_for_memory(objects: Objects) -> None:
-    fetcher = Fetcher(objects, budget=10 * SIZE)
+    fetcher = RangeFetcher(objects, budget=10 * SIZE)
     objects.open.clear()
     wanted = [of("a", number) for number in range(2 * FIRST)]
     reader = threading.Thread(target=fetcher.read, args=(wanted,))
@@ -321,7 +323,7 @@ def test_waiting_at_the_limit_is_told_from_waiting_for_memory(objects: Objects) 
     reader.join(20)
 
     # Nobody reads what was announced, so that it fills the budget.
-    fetcher.announce(1, [Coming(0, [of("b", number, 5 * SIZE) for number in range(8)])])
+    fetcher.announce(1, [PlannedRead(0, [of("b", number, 5 * SIZE) for number in range(8)])])
     until(lambda: fetcher.held == 10 * SIZE, objects)
     before = fetcher.count()
     objects.open.clear()
@@ -334,7 +336,7 @@ def test_waiting_at_the_limit_is_told_from_waiting_for_memory(objects: Objects) 
     fetcher.close()
 
 
-def test_what_is_fetched_again_is_told_and_refusals_are(fetcher: Fetcher) -> None:
+def test_what_is_fetched_again_is_told_and_refusals_are(fetcher: RangeFetcher) -> None:
     fetcher.read([of("a"), of("b")])
     fetcher.read([of("a")])
     fetcher.retried("s", THROTTLED)
@@ -350,9 +352,9 @@ def test_what_is_fetched_again_is_told_and_refusals_are(fetcher: Fetcher) -> Non
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_store_that_does_not_answer_holds_up_no_other(fetcher: Fetcher, objects: Objects, busy: bool) -> None:
+def test_a_store_that_does_not_answer_holds_up_no_other(fetcher: RangeFetcher, objects: Objects, busy: bool) -> None:
     objects.gone.add("gone")
-    fetcher.announce(1, [Coming(0, [of("a", number, 10, "gone") for number in range(40)])])
+    fetcher.announce(1, [PlannedRead(0, [of("a", number, 10, "gone") for number in range(40)])])
     until(lambda: len(objects.asked) == FIRST, objects)
     if busy:
         fetcher.retried("gone", THROTTLED)
@@ -363,11 +365,11 @@ def test_a_store_that_does_not_answer_holds_up_no_other(fetcher: Fetcher, object
     drop(fetcher, 1)
 
 
-def test_a_busy_store_is_asked_less_and_others_are_not(fetcher: Fetcher, objects: Objects) -> None:
+def test_a_busy_store_is_asked_less_and_others_are_not(fetcher: RangeFetcher, objects: Objects) -> None:
     fetcher.retried("busy", THROTTLED)
     objects.gone |= {"busy", "s"}
-    fetcher.announce(1, [Coming(0, [of("a", number, 10, "busy") for number in range(2 * FIRST)])])
-    fetcher.announce(2, [Coming(0, [of("b", number, 10) for number in range(2 * FIRST)])])
+    fetcher.announce(1, [PlannedRead(0, [of("a", number, 10, "busy") for number in range(2 * FIRST)])])
+    fetcher.announce(2, [PlannedRead(0, [of("b", number, 10) for number in range(2 * FIRST)])])
     until(lambda: len(objects.asked) == FIRST + FIRST // 2, objects)
     assert [ranges[0].object.store for ranges in objects.asked].count("busy") == FIRST // 2
     drop(fetcher, 1)
@@ -377,7 +379,7 @@ def test_a_busy_store_is_asked_less_and_others_are_not(fetcher: Fetcher, objects
 # -- what memory is held -----------------------------------------------------------------------------------------------
 
 
-def memory_of(fetcher: Fetcher) -> int:
+def memory_of(fetcher: RangeFetcher) -> int:
     """Returns the bytes of all buffers that the fetcher keeps alive, as the interpreter knows them."""
     buffers = {}
     for fetched in fetcher._known.values():
@@ -389,10 +391,10 @@ def memory_of(fetcher: Fetcher) -> int:
 
 def test_what_lies_between_ranges_is_not_kept(objects: Objects) -> None:
     """A request brings up to twice the bytes of its samples: the budget is one of memory."""
-    fetcher = Fetcher(objects, budget=256 << 20)
+    fetcher = RangeFetcher(objects, budget=256 << 20)
     version = of("a").object
     wanted = [ByteRange(version, start, start + SIZE) for start in range(0, 2 * SIZE * 2000, 2 * SIZE)]
-    fetcher.announce(1, [Coming(0, wanted)])
+    fetcher.announce(1, [PlannedRead(0, wanted)])
     until(lambda: fetcher.counts.requests > 0 and fetcher.held == 2000 * SIZE, objects)
     assert len(objects.asked) < 5
     assert memory_of(fetcher) == fetcher.held
@@ -409,8 +411,8 @@ def test_small_answers_are_copied_out_of_what_they_were_cut_from(objects: Object
         large[: len(brought.data)] = brought.data
         return Brought(memoryview(large)[: len(brought.data)], len(brought.data))
 
-    fetcher = Fetcher(from_large_buffer, budget=10 * SIZE)
-    fetcher.announce(1, [Coming(0, [of("a", number) for number in range(10)])])
+    fetcher = RangeFetcher(from_large_buffer, budget=10 * SIZE)
+    fetcher.announce(1, [PlannedRead(0, [of("a", number) for number in range(10)])])
     until(lambda: fetcher.counts.requests == 10, objects)
     assert memory_of(fetcher) == fetcher.held == 10 * SIZE
     assert fetcher.read([of("a", 3)])[0] == content("a", 3 * FAR, 3 * FAR + SIZE)
@@ -420,14 +422,14 @@ def test_small_answers_are_copied_out_of_what_they_were_cut_from(objects: Object
 
 
 def test_a_large_answer_counts_until_the_last_of_its_ranges_is_read(objects: Objects) -> None:
-    fetcher = Fetcher(objects, budget=256 * LARGE)
+    fetcher = RangeFetcher(objects, budget=256 * LARGE)
     version = of("a").object
     half = LARGE // 2
     wanted = [ByteRange(version, start, start + half) for start in (0, half, LARGE)]
     first = of("x")
     objects.open.clear()
-    fetcher.announce(1, [Coming(0, [first])])
-    fetcher.announce(1, [Coming(1, wanted)])
+    fetcher.announce(1, [PlannedRead(0, [first])])
+    fetcher.announce(1, [PlannedRead(1, wanted)])
     objects.open.set()
     fetcher.read([first])
     until(lambda: fetcher.held == 3 * half and len(fetcher._known) == 3, objects)
@@ -439,9 +441,9 @@ def test_a_large_answer_counts_until_the_last_of_its_ranges_is_read(objects: Obj
 
 
 def test_an_eighth_of_the_budget_is_on_its_way_at_most(objects: Objects) -> None:
-    fetcher = Fetcher(objects, budget=80 * SIZE)
+    fetcher = RangeFetcher(objects, budget=80 * SIZE)
     objects.open.clear()
-    fetcher.announce(1, [Coming(0, [of("a", number) for number in range(80)])])
+    fetcher.announce(1, [PlannedRead(0, [of("a", number) for number in range(80)])])
     until(lambda: len(objects.asked) == 10, objects)
     assert fetcher.held == 10 * SIZE
     objects.open.set()

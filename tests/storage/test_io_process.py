@@ -20,7 +20,7 @@ from headrace.core.errors import ObjectNotFoundError, StorageError
 from headrace.storage.fetching import unix_sockets
 from headrace.storage.fetching.endpoint import endpoint
 from headrace.storage.fetching.io_client import PREFIX, SOCKET, IOClient, IOProcess
-from headrace.storage.fetching.ranges import ByteRange, Coming, ObjectVersion
+from headrace.storage.fetching.ranges import ByteRange, ObjectVersion, PlannedRead
 from headrace.storage.fetching.read_plan import Plan
 from headrace.storage.locations import parse
 from headrace.storage.stores.objects import store_config
@@ -119,7 +119,7 @@ def test_trouble_with_a_cache_is_told_once(small_disk: Path, faulty_server: Faul
 def test_what_was_announced_is_not_fetched_twice(
     io_process: IOProcess, objects: list[ByteRange], faulty_server: FaultyServer
 ) -> None:
-    io_process.client.announce(1, [Coming(0, objects)])
+    io_process.client.announce(1, [PlannedRead(0, objects)])
     assert io_process.client.read(objects) == contents(objects)
     assert len(faulty_server.asked()) == len(objects) // 2
     io_process.client.passed(1, 0)
@@ -372,7 +372,7 @@ def test_a_plan_may_be_told_of_by_several_threads(io_process: IOProcess, objects
     """Each of them has a connection of its own."""
     client = io_process.client
     plan = 7
-    client.announce(plan, [Coming(0, objects)])
+    client.announce(plan, [PlannedRead(0, objects)])
     waiting = threading.Event()
     for _ in range(1000):
         if client.count().requests == 3:

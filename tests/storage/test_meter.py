@@ -6,7 +6,7 @@ import pytest
 
 from headrace.storage.fetching.meter import MOST, WIDTH, Meter
 from headrace.storage.fetching.ranges import ByteRange, ObjectVersion
-from headrace.storage.fetching.seen import Seen
+from headrace.storage.fetching.seen import SeenRanges
 
 
 def test_bytes_of_a_request_are_spread_over_its_time() -> None:
@@ -68,7 +68,7 @@ def test_a_request_that_began_before_the_others_is_counted() -> None:
 
 
 def test_ranges_are_known_again() -> None:
-    seen = Seen()
+    seen = SeenRanges()
     version = ObjectVersion("s", "key", "etag", 10**9)
     first = [ByteRange(version, at * 1000, at * 1000 + 1000) for at in range(50_000)]
     known = [seen.add(wanted) for wanted in first]

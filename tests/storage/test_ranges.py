@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.storage.fetching.ranges import FREE, GAP, LARGEST, WANTED, ByteRange, ObjectVersion, Waiting
+from headrace.storage.fetching.ranges import FREE, GAP, LARGEST, WANTED, ByteRange, ObjectVersion, WaitingRanges
 
 A = ObjectVersion("store", "a", None, 1 << 40)
 B = ObjectVersion("store", "b", None, 1 << 40)
@@ -24,7 +24,7 @@ def test_a_request_brings_the_range_and_its_neighbours_and_nothing_else(
 ) -> None:
     ranges = ranges_from(spans)
     others = ranges_from(spans, B)
-    waiting = Waiting()
+    waiting = WaitingRanges()
     for one in ranges + others:
         waiting.add(one)
 
@@ -50,7 +50,7 @@ def test_a_request_brings_the_range_and_its_neighbours_and_nothing_else(
 @given(st.lists(SPANS, min_size=1, max_size=30))
 def test_everything_that_waits_is_taken_in_the_end(spans: list[tuple[int, int]]) -> None:
     left = set(ranges_from(spans))
-    waiting = Waiting()
+    waiting = WaitingRanges()
     for one in left:
         waiting.add(one)
 
@@ -60,7 +60,7 @@ def test_everything_that_waits_is_taken_in_the_end(spans: list[tuple[int, int]])
 
 
 def test_neighbours_of_one_object_come_together() -> None:
-    waiting = Waiting()
+    waiting = WaitingRanges()
     ranges = [ByteRange(A, start, start + 100) for start in range(0, 10_000, 100)]
     for one in ranges:
         waiting.add(one)
@@ -69,7 +69,7 @@ def test_neighbours_of_one_object_come_together() -> None:
 
 def test_samples_that_are_small_beside_their_distance_come_alone() -> None:
     """Otherwise a request would bring many times as many bytes as they have."""
-    waiting = Waiting()
+    waiting = WaitingRanges()
     ranges = [ByteRange(A, start, start + 4096) for start in range(0, 1_000_000, 32_768)]
     for one in ranges:
         waiting.add(one)
@@ -83,7 +83,7 @@ def test_samples_that_are_small_beside_their_distance_come_alone() -> None:
 
 
 def test_what_is_far_away_is_left() -> None:
-    waiting = Waiting()
+    waiting = WaitingRanges()
     near = ByteRange(A, 0, GAP)
     far = ByteRange(A, 2 * GAP + 1, 3 * GAP)
     waiting.add(near)
@@ -93,7 +93,7 @@ def test_what_is_far_away_is_left() -> None:
 
 
 def test_a_range_that_is_not_there_cannot_be_removed() -> None:
-    waiting = Waiting()
+    waiting = WaitingRanges()
     waiting.add(ByteRange(A, 0, 10))
     with pytest.raises(KeyError):
         waiting.remove(ByteRange(A, 0, 11))

@@ -24,7 +24,7 @@ from headrace.telemetry.recording import (
     MEMORY,
     EpochTimes,
     Event,
-    Place,
+    LoadingPlace,
     Recording,
     Setting,
     Trap,
@@ -189,7 +189,11 @@ def test_places_are_shares_of_all_that_was_seen_the_largest_first() -> None:
     assert recorder.places() == ()
     recorder.saw([("decode", "f", 3), ("read", "g", 1)])
     recorder.saw([("read", "g", 5), ("other", "h", 1)])
-    assert recorder.places() == (Place("read", "g", 0.6), Place("decode", "f", 0.3), Place("other", "h", 0.1))
+    assert recorder.places() == (
+        LoadingPlace("read", "g", 0.6),
+        LoadingPlace("decode", "f", 0.3),
+        LoadingPlace("other", "h", 0.1),
+    )
     recorder.saw(("other", str(number), 1) for number in range(40))
     assert len(recorder.places()) == 12
 
@@ -259,7 +263,7 @@ def recordings(draw: st.DrawFn) -> Recording:
         epochs=(EpochTimes(0, draw(finite), draw(finite), draw(finite)),),
         memory=memory,
         events=(Event(1.5, "added", draw(words), draw(st.none() | st.integers(0, 3))),),
-        places=(Place("read", draw(words), 0.25),),
+        places=(LoadingPlace("read", draw(words), 0.25),),
         totals=totals_of(rows[:0]),
         first_seen=draw(finite),
         bad_samples=2,

@@ -28,7 +28,7 @@ from headrace.batches.fetch_map import MapFetcher
 from headrace.core.process.activity import COLLATE, LOAD, STAGE, private_activity
 from headrace.core.torch_internals import torch_default_collate
 from headrace.telemetry import stack_sampler as anatomy
-from headrace.telemetry.recording import Place
+from headrace.telemetry.recording import LoadingPlace
 from headrace.telemetry.stack_sampler import StackSampler, kind_of
 from headrace.testing import Faulty, Hang, Segfault
 from headrace.workers.processes.crash_file import TELL_STACKS, of_the_user
@@ -163,7 +163,7 @@ class Whole(Working):
         return torch.as_tensor(np.asarray(keys))
 
 
-def places_of(dataset: Any, **options: Any) -> tuple[Place, ...]:
+def places_of(dataset: Any, **options: Any) -> tuple[LoadingPlace, ...]:
     loader = headrace.DataLoader(dataset, 4, num_workers=1, **options)
     for _ in loader:
         pass

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from headrace.telemetry.play import Rules
-from headrace.telemetry.recording import Place, Recording, stage_seconds
+from headrace.telemetry.recording import LoadingPlace, Recording, stage_seconds
 from headrace.telemetry.workload import (
     PLAYED,
     Alike,
     Even,
     Kept,
-    Known,
+    KnownSlowSamples,
     Split,
     Without,
     Workload,
@@ -100,7 +100,7 @@ def test_what_comes_late_comes_late() -> None:
 
 
 def places(**shares: float) -> dict[str, Any]:
-    return {"places": tuple(Place(kind, f"{kind} (data.py:1)", share) for kind, share in shares.items())}
+    return {"places": tuple(LoadingPlace(kind, f"{kind} (data.py:1)", share) for kind, share in shares.items())}
 
 
 def test_parts_of_loading_are_shared_out_by_where_it_was_seen() -> None:
@@ -198,7 +198,7 @@ def test_batches_are_played_as_they_were_given_out() -> None:
     assert known(recording_of(replace(loop, setting={"spare_memory": 10**9}))).rules.spare == 1000
     unshared = known(recording_of(replace(loop, setting={})))
     assert [one.slow_known for one in unshared.epochs] == [False, False]
-    assert [one.slow_known for one in unshared.changed(Known()).epochs] == [False, True]
+    assert [one.slow_known for one in unshared.changed(KnownSlowSamples()).epochs] == [False, True]
     assert [one.single for one in unshared.changed(Alike()).epochs] == [None, None]
 
 

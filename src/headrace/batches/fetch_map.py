@@ -35,7 +35,7 @@ from headrace.core.randomness.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
 
 
-class Fetcher(Protocol):
+class BatchFetcher(Protocol):
     """Makes one batch after the other."""
 
     def fetch(self, index: object) -> Any:
@@ -130,7 +130,7 @@ class MapFetcher:
         return self._whole is not None or self._together
 
     def fetch(self, index: object, samples: list[Any] | None = None) -> Any:
-        """See `Fetcher.fetch`. Samples that are loaded one by one go into `samples`, also if a later one raises."""
+        """See `BatchFetcher.fetch`. Samples that are loaded one by one go into `samples`, also if one raises."""
         # This batch killed a worker while all its samples were made at once, so that nobody knows which one did it. Now
         # each is made alone, with its place in the activity: if the worker dies again, that place is read there.
         if type(index) is Careful:
@@ -265,7 +265,7 @@ class MapFetcher:
             raise
 
     def state(self) -> Any:
-        """See `Fetcher.state`."""
+        """See `BatchFetcher.state`."""
         if self._missing is not None:
             return self._missing
         if self._stateful:
@@ -273,11 +273,11 @@ class MapFetcher:
         return None
 
     def give_up_state(self, missing: MissingState) -> None:
-        """See `Fetcher.give_up_state`."""
+        """See `BatchFetcher.give_up_state`."""
         self._missing = missing
 
     def losses(self) -> Sequence[BadSample]:
-        """See `Fetcher.losses`."""
+        """See `BatchFetcher.losses`."""
         return ()
 
     def _all_at_once(self, keys: object, positions: Positions) -> Any:

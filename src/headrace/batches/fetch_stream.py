@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from headrace.batches.bad_samples_stream import StreamBatch
 from headrace.batches.notes import note
-from headrace.batches.stream_source import Source
+from headrace.batches.stream_source import StreamSource
 from headrace.batches.whole_batches import memory_of
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError
@@ -46,7 +46,7 @@ class IterableFetcher:
 
     def __init__(  # noqa: PLR0913 - what a pass is
         self,
-        source: Source,
+        source: StreamSource,
         batched: bool,
         collate: Callable[[Any], Any],
         drop_last: bool,

@@ -21,7 +21,7 @@ PEEKED = 100
 """Samples that are looked at to find a good one, where a whole batch is bad."""
 
 
-class Source:
+class StreamSource:
     """An iterator over a dataset that counts, seeds, names the sample that failed, and can be restored."""
 
     def __init__(

@@ -19,7 +19,7 @@ from headrace.core.text.printable import printable
 from headrace.data.formats.registry import format_named
 from headrace.measure.bench.forms import GOOD_FOR
 from headrace.measure.bench.loading import ORDERS, LoaderChoice
-from headrace.measure.bench.measuring import ROUNDS, BenchOptions, Comparison, Figures, compare
+from headrace.measure.bench.measuring import ROUNDS, BenchOptions, Comparison, FormFigures, compare
 from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.diagnosis.finding import Finding
 from headrace.telemetry.progress import stages_bar
@@ -97,7 +97,7 @@ def network_findings(comparison: Comparison) -> list[Finding]:
     return [finding for finding in found if finding.stage in ("read", "machine")]
 
 
-def _form_as_dict(comparison: Comparison, figures: Figures) -> dict[str, Any]:
+def _form_as_dict(comparison: Comparison, figures: FormFigures) -> dict[str, Any]:
     failures = []
     for choice, why in figures.failures.items():
         failures.append({"loader": choice.loader, "workers": choice.workers, "reason": why})
@@ -160,7 +160,7 @@ def slower_with_workers(comparison: Comparison) -> dict[int, list[str]]:
     return found
 
 
-def _name(figures: Figures) -> str:
+def _name(figures: FormFigures) -> str:
     if figures.form.is_source:
         return f"{figures.form.format} (now)"
     return figures.form.format

@@ -24,7 +24,7 @@ from headrace.measure.loader_replacement import Replacement
 from headrace.measure.trial_runs import collate_apart, differ_in_size, record_loading, worker_counts_to_try
 from headrace.observe.stats import stats_of
 from headrace.storage.locations import local_path
-from headrace.telemetry.recording import Place
+from headrace.telemetry.recording import LoadingPlace
 from headrace.telemetry.terminal import Terminal
 
 
@@ -167,7 +167,7 @@ def examine(
         f"num_workers={best} is the fastest. There is no training here, so that all is waiting:", style="bold"
     )
     # Without workers nobody looks where loading spends its time. What another run of the same data saw holds here, too.
-    places: tuple[Place, ...] = ()
+    places: tuple[LoadingPlace, ...] = ()
     for _, _, other in recordings:
         places = max(places, other.places, key=len)
 

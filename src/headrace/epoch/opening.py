@@ -30,7 +30,7 @@ from headrace.epoch.indices import Indices, MapIndices, StreamIndices, begin_ind
 from headrace.epoch.lengths import batches_of
 from headrace.epoch.look_ahead import LookAhead, ReadsAhead
 from headrace.epoch.progress import MapProgress, StreamProgress
-from headrace.epoch.record import Draws, EpochRecord, Origin, Terms
+from headrace.epoch.record import Draws, EpochRecord, RecordedLoader, Terms
 from headrace.epoch.snapshot import Snapshot
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
 from headrace.samplers.live import LiveBatches
@@ -62,7 +62,7 @@ class Opening:
 
     def epoch(
         self,
-        loader: Origin,
+        loader: RecordedLoader,
         draws: Draws,
         random: OrderStates | None,
         kept: EpochRecord | None,
@@ -102,7 +102,7 @@ class Opening:
             epoch.planned = batches_of(spec)
         return epoch
 
-    def _carry_datasets(self, epoch: Epoch, loader: Origin, kept: EpochRecord | None) -> None:
+    def _carry_datasets(self, epoch: Epoch, loader: RecordedLoader, kept: EpochRecord | None) -> None:
         """Has copies of the dataset go on with the states of a resumed run, or knows those of copies that are kept."""
         resume = self.terms.resume
         told = None

@@ -13,7 +13,7 @@ from headrace.epoch.progress import Delivery, MapProgress, StreamProgress
 from headrace.epoch.snapshot import FORMAT, VERSION, Snapshot, sealed
 
 
-class Origin(Protocol):
+class RecordedLoader(Protocol):
     """The loader of a record: what it tells when a state is taken."""
 
     def random_state(self) -> OrderStates | None:
@@ -127,7 +127,7 @@ class EpochRecord:
 
         self.handed_out = None
 
-    def snapshot(self, loader: Origin, *, portion: int = 0) -> Snapshot:
+    def snapshot(self, loader: RecordedLoader, *, portion: int = 0) -> Snapshot:
         """Returns the state after the batch that was delivered last. portion: batches of the portion delivered.
 
         Behind the last batch of an epoch it is the state at the beginning of the next one. Raises `StateError` if the
@@ -175,7 +175,7 @@ class EpochRecord:
             if why:
                 raise no_state("dataset", why)
 
-    def _of_map(self, progress: MapProgress, loader: Origin) -> Snapshot:
+    def _of_map(self, progress: MapProgress, loader: RecordedLoader) -> Snapshot:
         replicas = None
         if progress.batches or progress.beyond:
             states = self._with_those_not_begun(progress.replicas, loader.dataset_state)
@@ -192,7 +192,7 @@ class EpochRecord:
             "stream": None,
         }
 
-    def _of_stream(self, progress: StreamProgress, loader: Origin) -> Snapshot:
+    def _of_stream(self, progress: StreamProgress, loader: RecordedLoader) -> Snapshot:
         terms = self.terms
         elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.replicas.values())
         states = self._with_those_not_begun(progress.replicas, lambda: self._stream_state(loader))
@@ -217,7 +217,7 @@ class EpochRecord:
             "stream": progress.latest if elastic else None,
         }
 
-    def _stream_state(self, loader: Origin) -> Any:
+    def _stream_state(self, loader: RecordedLoader) -> Any:
         """Returns the state of a replica that has not begun; None if the dataset has no state."""
         dataset_state = loader.dataset_state()
         if dataset_state is None:
@@ -237,7 +237,7 @@ class EpochRecord:
             complete |= dict.fromkeys(not_begun, state)
         return complete
 
-    def datasets(self, loader: Origin) -> list[list[Any]] | None:
+    def datasets(self, loader: RecordedLoader) -> list[list[Any]] | None:
         """Returns the states with which copies of the dataset begin the next epoch, as pairs of replica and state.
 
         None: the dataset has no state.
@@ -274,7 +274,7 @@ def _pairs(states: Mapping[int, Any]) -> list[list[Any]]:
     return [[number, states[number]] for number in sorted(states)]
 
 
-def blank(terms: Terms, loader: Origin, draws: Draws, *, elastic: bool, sampler: object = None) -> Snapshot:
+def blank(terms: Terms, loader: RecordedLoader, draws: Draws, *, elastic: bool, sampler: object = None) -> Snapshot:
     """Returns the state of a loader before its first epoch.
 
     draws: what its epochs will draw. sampler: the state of one whose order was changed; None: nothing was.

@@ -51,7 +51,7 @@ from headrace.loader.own_sampler import adopt_shard, own_sampler
 from headrace.loader.rank_check import name_here
 from headrace.loader.rebuilds import ACCELERATE, ReadByRay, refuse_rebuild, shown_to_frameworks
 from headrace.loader.reporting import Observed, OnStats
-from headrace.loader.session import Loaded, Session, behind_epoch
+from headrace.loader.session import Loaded, LoaderSession, behind_epoch
 from headrace.loader.setting import setting_of
 from headrace.telemetry.labels import label_for
 from headrace.telemetry.recorder import Recorder
@@ -209,7 +209,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         )
 
     @functools.cached_property
-    def _session(self) -> Session:
+    def _session(self) -> LoaderSession:
         """What the loader keeps from one epoch to the next, of a subclass that never called the constructor."""
         return self._begin_session(vars(self).get("dataset"))
 
@@ -217,9 +217,9 @@ class DataLoader(Observed, AskedArguments[T_co]):
         """Keeps arguments as attributes of their names, where frameworks look for them that build a loader anew."""
         vars(self).update(arguments, _options=options)
 
-    def _begin_session(self, dataset: object) -> Session:
+    def _begin_session(self, dataset: object) -> LoaderSession:
         label = label_for(self, dataset)
-        return Session(options=self._options, name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
+        return LoaderSession(options=self._options, name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch. Also calls `set_epoch` of dataset and samplers, if they have it.

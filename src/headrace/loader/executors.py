@@ -11,7 +11,7 @@ from headrace.core.protocols import is_live
 from headrace.epoch.draws import resumable
 from headrace.loader.options import AskedArguments, as_ray
 from headrace.loader.read_ahead import remote_reading
-from headrace.loader.session import Session
+from headrace.loader.session import LoaderSession
 from headrace.samplers.live import LiveSampler
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
@@ -28,13 +28,13 @@ ARENA = PerProcess(Arena)
 LOCAL_MEMORY = PerProcess(LocalMemory)
 
 
-def has_workers(loader: AskedArguments[Any], session: Session) -> bool:
+def has_workers(loader: AskedArguments[Any], session: LoaderSession) -> bool:
     """Tells whether workers make the batches, as far as it is decided."""
     backend = session.backend or loader.backend
     return (loader.num_workers > 0 or session.tuner is not None) and backend != "inline"
 
 
-def decided_backend(loader: AskedArguments[Any], session: Session) -> Backend:
+def decided_backend(loader: AskedArguments[Any], session: LoaderSession) -> Backend:
     """Returns where batches will be made. "auto" is decided here, once, by loading a few samples."""
     if loader.backend == "auto" and session.backend is None:
         if session.tuner is not None or is_live(loader.dataset):
@@ -49,7 +49,7 @@ def decided_backend(loader: AskedArguments[Any], session: Session) -> Backend:
     return "process"
 
 
-def executor_for(loader: AskedArguments[Any], session: Session) -> Executor | None:
+def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executor | None:
     """Returns what makes the batches of a loader; None: torch does, since processes of ours need POSIX.
 
     The memory that it uses belongs to this process, and goes with the last loader that holds it.
@@ -77,7 +77,7 @@ def executor_for(loader: AskedArguments[Any], session: Session) -> Executor | No
     return ThreadExecutor(session.spec(loader), session.memory)
 
 
-def _processes(loader: AskedArguments[Any], session: Session) -> Executor:
+def _processes(loader: AskedArguments[Any], session: LoaderSession) -> Executor:
     tuner = session.tuner
     placement = _placement(loader, session)
     tunes_workers = tuner is not None and tuner.limits.tunes_workers
@@ -100,7 +100,7 @@ def _processes(loader: AskedArguments[Any], session: Session) -> Executor:
     return AutoScaler(processes, session.memory, tuner)
 
 
-def _placement(loader: AskedArguments[Any], session: Session) -> Placement | None:
+def _placement(loader: AskedArguments[Any], session: LoaderSession) -> Placement | None:
     """Returns what finds places on other machines; None: all workers run on this one."""
     ray = as_ray(loader.backend)
     if ray is not None and session.placement is None:

@@ -27,7 +27,7 @@ from headrace.epoch.record import Draws, EpochRecord, Terms
 from headrace.epoch.spec import LoaderSpec
 from headrace.loader.left_alone import say_what_is_left_alone
 from headrace.loader.rank_check import RankWatch, rank_watch
-from headrace.loader.session import Session
+from headrace.loader.session import LoaderSession
 from headrace.loader.setting import setting_of
 from headrace.samplers.sampler import ElasticSampler
 from headrace.telemetry.batch_size import batch_length
@@ -51,7 +51,7 @@ class LoaderIterator(TorchIterator):
     _timings: BatchTimings | ShortTimings
     """How the batch came to be that is delivered next."""
 
-    def __init__(self, loader: TorchDataLoader[Any], session: Session, executor: Executor) -> None:
+    def __init__(self, loader: TorchDataLoader[Any], session: LoaderSession, executor: Executor) -> None:
         """loader: whose attributes say how batches are made. session: what it keeps from one epoch to the next."""
         self._session = session
         self._recorder: Recorder = session.recorder

@@ -9,13 +9,15 @@ from torch.utils.data import Sampler
 from headrace.core.protocols import is_live
 from headrace.core.world import ALONE, Shard, World
 from headrace.loader.options import AskedShard
-from headrace.loader.session import Session
+from headrace.loader.session import LoaderSession
 from headrace.samplers.distributed import DistributedSampler, WholeSampler
 from headrace.samplers.kept import KeptSampler
 from headrace.samplers.sampler import ElasticSampler
 
 
-def own_sampler(session: Session, dataset: Any, shuffle: bool, drop_last: bool, generator: Any) -> Sampler[Any] | None:
+def own_sampler(
+    session: LoaderSession, dataset: Any, shuffle: bool, drop_last: bool, generator: Any
+) -> Sampler[Any] | None:
     """Returns the sampler of a loader that is given none; None if torch's will do."""
     options = session.options
     excluded: Any = ()

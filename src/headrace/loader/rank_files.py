@@ -41,7 +41,7 @@ TOLD_RANKS = 8
 
 
 @dataclass(frozen=True)
-class Step:
+class StepFiles:
     """The files of one step."""
 
     number: int
@@ -137,7 +137,7 @@ def merge_states(states: Sequence[Snapshot] | str | os.PathLike[str], *, step: i
     raise _nothing_complete(folder, step, told)
 
 
-def _merged(step: Step, told: list[str]) -> Snapshot | None:
+def _merged(step: StepFiles, told: list[str]) -> Snapshot | None:
     """Returns the merged state of a step; None if it has none. Adds to `told` what is missing."""
     # A run with other ranks may have come to a step that an earlier one had saved: what was written last counts.
     complete = [size for size, ranks in step.ranks.items() if len(ranks) == size]
@@ -166,7 +166,7 @@ def _merged(step: Step, told: list[str]) -> Snapshot | None:
     return None
 
 
-def _read(step: Step, size: int) -> tuple[list[Snapshot], list[int]]:
+def _read(step: StepFiles, size: int) -> tuple[list[Snapshot], list[int]]:
     """Returns the states of all ranks, and the ranks whose files are damaged."""
     files = step.files(size)
     with ThreadPoolExecutor(min(READERS, len(files))) as pool:
@@ -199,7 +199,7 @@ def _last_written(files: list[Path]) -> float:
     return max(times)
 
 
-def _steps_in(folder: Path) -> list[Step]:
+def _steps_in(folder: Path) -> list[StepFiles]:
     """Returns the steps of a folder that hold files of ranks, the oldest first."""
     found = [_step(-1, folder)]
     for name in _names(folder):
@@ -212,13 +212,13 @@ def _steps_in(folder: Path) -> list[Step]:
     return steps
 
 
-def _step(number: int, folder: Path) -> Step:
+def _step(number: int, folder: Path) -> StepFiles:
     ranks: dict[int, set[int]] = defaultdict(set)
     for name in _names(folder):
         match = RANK_FILE.fullmatch(name)
         if match is not None and int(match[1]) < int(match[2]):
             ranks[int(match[2])].add(int(match[1]))
-    return Step(number, folder, {size: frozenset(of_size) for size, of_size in ranks.items()})
+    return StepFiles(number, folder, {size: frozenset(of_size) for size, of_size in ranks.items()})
 
 
 def _names(folder: Path) -> list[str]:

@@ -56,11 +56,11 @@ class RemoteReading:
             self._endpoint = endpoint()
 
         self._before = self._endpoint.count()
-        self._ahead: ReadAhead | None = None
+        self._ahead: LoaderReadAhead | None = None
         self._is_read_ahead = False
         ranges = ranges_of(dataset)
         if ranges is not None:
-            self._ahead = ReadAhead(ranges, self._endpoint)
+            self._ahead = LoaderReadAhead(ranges, self._endpoint)
 
     def fits(self, dataset: Any, *, processes: bool) -> bool:
         """Tells whether it goes on with an epoch of this dataset, in this process."""
@@ -145,7 +145,7 @@ def remote_reading(dataset: Any, before: RemoteReading | None, *, processes: boo
     return RemoteReading(dataset, io_process)
 
 
-class ReadAhead:
+class LoaderReadAhead:
     """What the epochs of one loader have in common that are read ahead."""
 
     def __init__(self, ranges: RangesOf, endpoint: Endpoint) -> None:
@@ -213,7 +213,7 @@ class EpochReadAhead:
 
     def __init__(
         self,
-        loader: ReadAhead,
+        loader: LoaderReadAhead,
         order: KnownOrder | None,
         announced: _Announced,
         requests: int | None,

@@ -57,7 +57,7 @@ class Loaded(NamedTuple):
 
 
 class BeforeEpoch(NamedTuple):
-    """What beginning an epoch changes; see `Session`."""
+    """What beginning an epoch changes; see `LoaderSession`."""
 
     epoch: int
     announced: bool
@@ -68,7 +68,7 @@ class BeforeEpoch(NamedTuple):
 
 
 @dataclass
-class Session:
+class LoaderSession:
     """What a loader keeps besides torch's attributes; under one name, so that subclasses have theirs."""
 
     options: Options = field(default_factory=Options)
@@ -131,13 +131,13 @@ class Session:
         self.record = before.record
         self.loaded = before.loaded
 
-    def without_resources(self) -> Session:
+    def without_resources(self) -> LoaderSession:
         """Returns what another process can have of it, too."""
         tuner = None
         if self.tuner is not None:
             tuner = self.tuner.anew()
 
-        return Session(
+        return LoaderSession(
             options=self.options,
             name=self.name,
             label=self.label,

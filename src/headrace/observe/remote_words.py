@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.telemetry.formatting import digits, percent, seconds, size, some
 from headrace.telemetry.live_reads import LiveReads
-from headrace.telemetry.remote_reads import RemoteReads, Window
+from headrace.telemetry.remote_reads import RemoteReads, TrafficWindow
 
 RECENT = 5.0
 """Seconds that the live view is of."""
@@ -61,7 +61,7 @@ def is_cached(remote: RemoteReads) -> bool:
     return bool(remote.cache) or remote.cached_bytes > 0
 
 
-def recent_windows(windows: Sequence[Window], now: float) -> list[Window]:
+def recent_windows(windows: Sequence[TrafficWindow], now: float) -> list[TrafficWindow]:
     """Returns the windows of the latest `RECENT` seconds; the latest one alone, if they are longer."""
     recent = []
     for window in windows:

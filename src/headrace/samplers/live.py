@@ -63,7 +63,7 @@ class LiveSampler(ElasticSampler, SplitOverRanks):
             super().set_epoch(epoch)
 
     def __iter__(self) -> Iterator[SpanKey]:
-        for keys in Waiting(self.key_batches(1, drop_last=False)):
+        for keys in WaitingBatches(self.key_batches(1, drop_last=False)):
             yield from keys
 
     def key_batches(self, size: int, *, drop_last: bool) -> LiveBatches:
@@ -355,13 +355,13 @@ class LiveBatches:
             self._orders.pop(self._spans.pop(0).number, None)
 
 
-class Waiting:
+class WaitingBatches:
     """The same batches, for those who wait for them."""
 
     def __init__(self, batches: LiveBatches) -> None:
         self._batches = batches
 
-    def __iter__(self) -> Waiting:
+    def __iter__(self) -> WaitingBatches:
         return self
 
     def __next__(self) -> SpanKeys:

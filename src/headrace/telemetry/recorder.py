@@ -27,7 +27,7 @@ from headrace.telemetry.recording import (
     MEMORY,
     EpochTimes,
     Event,
-    Place,
+    LoadingPlace,
     Recording,
     Setting,
     Trap,
@@ -218,7 +218,7 @@ class Recorder:
             self.setting = replace(self.setting, traps=(*self.setting.traps, trap))
 
     def saw(self, places: Iterable[tuple[str, str, int]]) -> None:
-        """A worker was seen so many times in these places; see `Place`."""
+        """A worker was seen so many times in these places; see `LoadingPlace`."""
         for kind, where, count in places:
             self._seen[kind, where] += count
 
@@ -279,10 +279,10 @@ class Recorder:
             hosts=dict(self.hosts),
         )
 
-    def places(self, most: int = 12) -> tuple[Place, ...]:
+    def places(self, most: int = 12) -> tuple[LoadingPlace, ...]:
         """Returns where loading spends its time, by the share of the times that workers were seen there."""
         total = sum(self._seen.values())
-        return tuple(Place(kind, where, count / total) for (kind, where), count in self._seen.most_common(most))
+        return tuple(LoadingPlace(kind, where, count / total) for (kind, where), count in self._seen.most_common(most))
 
     @property
     def _has_rows(self) -> bool:

@@ -152,7 +152,7 @@ class Trap:
 
 
 @dataclass(frozen=True)
-class Place:
+class LoadingPlace:
     """Where the time of loading goes: `kind` is "read", "decode", "transform" or "other"."""
 
     kind: str
@@ -182,7 +182,7 @@ class Recording:
     memory: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, MEMORY))
     """`MEMORY` [m], in the order of time."""
     events: tuple[Event, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[LoadingPlace, ...] = ()
     """Where loading spends its time, largest share first; empty: not looked at."""
     totals: Mapping[str, float] = field(default_factory=dict)
     """Sums over all batches: see `totals_of`."""
@@ -220,7 +220,7 @@ class Recording:
             epochs=_records(EpochTimes, epochs),
             memory=_array(given["memory"], MEMORY),
             events=_records(Event, given["events"]),
-            places=_records(Place, given["places"]),
+            places=_records(LoadingPlace, given["places"]),
             totals=given["totals"],
             first_seen=_nan(given["first_seen"]),
             bad_samples=given["bad_samples"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 
-class Window(NamedTuple):
+class TrafficWindow(NamedTuple):
     """A stretch of time, and what came over the network in it."""
 
     began: float
@@ -23,7 +23,7 @@ STRETCH = 0.5
 """Seconds over which the highest rate is taken: shorter bursts come out of buffers, and not over a line."""
 
 
-def best_rate(windows: Sequence[Window]) -> float:
+def best_rate(windows: Sequence[TrafficWindow]) -> float:
     """Returns the most bytes a second over `STRETCH`, of windows of one length; 0 if nothing came for that long."""
     # Without the last window, which may have just begun, and the first, in which connections are made.
     whole = windows[1:-1]
@@ -98,7 +98,7 @@ class RemoteReads:
     (headrace never has more), or "rising"."""
     line: float = 0.0
     """The most bytes a second that came over half a second; 0: unknown."""
-    windows: tuple[Window, ...] = ()
+    windows: tuple[TrafficWindow, ...] = ()
     """What came when."""
 
     place: str = ""
@@ -173,7 +173,7 @@ class RemoteReads:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> RemoteReads:
         """Returns those that a recording has written; what it did not know stays 0."""
-        windows = tuple(Window(*window) for window in given.get("windows", ()))
+        windows = tuple(TrafficWindow(*window) for window in given.get("windows", ()))
         return cls(**{**given, "windows": windows})
 
 

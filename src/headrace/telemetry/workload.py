@@ -145,7 +145,7 @@ class Alike(Change):
         return replace(work, single=None)
 
 
-class Known(Change):
+class KnownSlowSamples(Change):
     """It is known from an epoch before which samples are slow."""
 
     also_first = False

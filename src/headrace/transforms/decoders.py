@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import MissingExtraError, SampleError
 from headrace.core.process.shortage import check_shortage
-from headrace.transforms.headers import Header, is_complete, read_header
+from headrace.transforms.headers import ImageHeader, is_complete, read_header
 from headrace.transforms.jpeg_rows import decode_upper
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ LENT = 1 << 24
 
 
 def decode_bytes(
-    data: memoryview, header: Header | None, divisor: int, place: object, rows: int | None = None
+    data: memoryview, header: ImageHeader | None, divisor: int, place: object, rows: int | None = None
 ) -> Pixels:
     """Returns an image as uint8 [height, width, 3], a JPEG at 1/`divisor` of its size.
 
@@ -92,13 +92,13 @@ def decode_bytes(
     return _without_pillow(data, header, divisor, place)
 
 
-def _is_for_simplejpeg(header: Header) -> bool:
+def _is_for_simplejpeg(header: ImageHeader) -> bool:
     """Tells whether an image is one that simplejpeg decodes, and simplejpeg is installed."""
     small = header.height * header.width <= PIXEL_LIMIT
     return header.format == "jpeg" and header.plain and small and _has_simplejpeg()
 
 
-def _by_simplejpeg(data: memoryview, header: Header, divisor: int, *, is_lent: bool) -> Pixels | None:
+def _by_simplejpeg(data: memoryview, header: ImageHeader, divisor: int, *, is_lent: bool) -> Pixels | None:
     """Decodes a sound JPEG; None for one that it will not take."""
     import simplejpeg
 
@@ -170,7 +170,7 @@ def rgb_by_pillow(data: memoryview, place: object, at_most: Size | None = None) 
         raise undecodable(place, str(error) or type(error).__name__) from error
 
 
-def _without_pillow(data: memoryview, header: Header | None, divisor: int, place: object) -> Pixels:
+def _without_pillow(data: memoryview, header: ImageHeader | None, divisor: int, place: object) -> Pixels:
     """Decodes what is neither plain nor sound with what there is, for want of Pillow."""
     if header is not None and header.height * header.width > 2 * PIXEL_LIMIT:
         found = f"{header.height} x {header.width} pixels"
@@ -233,7 +233,7 @@ def undecodable(place: object, found: str, cure: str = "restore or remove it") -
     return SampleError.about("cannot decode an image", place=place, found=found, expected=expected, cure=cure)
 
 
-def shrunk(header: Header, divisor: int) -> Size:
+def shrunk(header: ImageHeader, divisor: int) -> Size:
     """Returns the size of a JPEG that is decoded at 1/`divisor` of it."""
     return -(-header.height // divisor), -(-header.width // divisor)
 

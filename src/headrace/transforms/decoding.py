@@ -22,7 +22,7 @@ from headrace.transforms.decoders import (
     size_by_pillow,
     undecodable,
 )
-from headrace.transforms.headers import Header, read_header
+from headrace.transforms.headers import ImageHeader, read_header
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -81,7 +81,7 @@ def size_of(data: object) -> Size:
     return size_by_pillow(source.encoded, source.place) or source.size
 
 
-def reduction(header: Header | None, wanted: Size) -> int:
+def reduction(header: ImageHeader | None, wanted: Size) -> int:
     """Returns the largest divisor by which a JPEG shrinks to no less than `wanted`; 1 for other formats."""
     if header is None or header.format != "jpeg":
         return 1
@@ -100,7 +100,7 @@ class EncodedImage:
 
     place: object
     encoded: memoryview | None = None
-    header: Header | None = None
+    header: ImageHeader | None = None
     image: Pixels | None = None
 
     @property

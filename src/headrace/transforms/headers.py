@@ -20,7 +20,7 @@ BARE = frozenset((0x01, *range(0xD0, 0xD8)))
 SCAN, END = 0xDA, 0xD9
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """What the first bytes of an image say. Sizes in pixels.
 
     plain: gray or RGB (also as YCbCr) with 8 bits a channel; every decoder makes the same pixels of it.
@@ -32,7 +32,7 @@ class Header(NamedTuple):
     plain: bool
 
 
-def read_header(data: memoryview) -> Header | None:
+def read_header(data: memoryview) -> ImageHeader | None:
     """Returns the header of a JPEG or PNG; None for all else, and if `data` (bytes, flat) end before it does."""
     if bytes(data[:2]) == JPEG_START:
         return _jpeg(data)
@@ -41,7 +41,7 @@ def read_header(data: memoryview) -> Header | None:
     return None
 
 
-def is_complete(data: memoryview, header: Header) -> bool:
+def is_complete(data: memoryview, header: ImageHeader) -> bool:
     """Tells whether an image ends as its format asks for, so that nothing was cut off; zeros may follow."""
     last = bytes(data[-64:]).rstrip(b"\0")
     if header.format == "jpeg":
@@ -75,7 +75,7 @@ def segments(data: memoryview) -> Iterator[tuple[int, int]]:
         offset += 2 + number_at(data, offset + 2)
 
 
-def _jpeg(data: memoryview) -> Header | None:
+def _jpeg(data: memoryview) -> ImageHeader | None:
     for marker, offset in segments(data):
         if marker in FRAMES and offset + 9 < len(data):
             # B.2.2: marker (2), length (2), precision (1), height (2), width (2), number of components (1).
@@ -85,13 +85,13 @@ def _jpeg(data: memoryview) -> Header | None:
             width = number_at(data, offset + 7)
             plain = precision == 8 and channels in (1, 3)
             if height and width:
-                return Header("jpeg", height, width, plain)
+                return ImageHeader("jpeg", height, width, plain)
             return None
 
     return None
 
 
-def _png(data: memoryview) -> Header | None:
+def _png(data: memoryview) -> ImageHeader | None:
     if len(data) < 26 or bytes(data[12:16]) != b"IHDR":
         return None
 
@@ -103,7 +103,7 @@ def _png(data: memoryview) -> Header | None:
     color = data[25]
     plain = depth == 8 and color in (0, 2)
     if height and width:
-        return Header("png", height, width, plain)
+        return ImageHeader("png", height, width, plain)
     return None
 
 

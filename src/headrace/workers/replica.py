@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from headrace.batches.bad_samples_map import GuardedFetcher
-from headrace.batches.fetch_map import Fetcher, MapFetcher
+from headrace.batches.fetch_map import BatchFetcher, MapFetcher
 from headrace.batches.fetch_stream import Deal, IterableFetcher
 from headrace.batches.partial_loading import PartialLoading
-from headrace.batches.stream_source import Source
+from headrace.batches.stream_source import StreamSource
 from headrace.core.copies import shallow_copy
 from headrace.core.missing_state import MissingState, why_missing
 from headrace.core.process.activity import IDLE, STAGE, START, Activity
@@ -87,7 +87,7 @@ class Replica:
         self._kind = kind
         self._collate = collate
         self._dataset = dataset
-        self._fetcher: Fetcher | None = None
+        self._fetcher: BatchFetcher | None = None
         self._info: WorkerInfo | None = None
         self._streams: SampleStreams | None = None
         self._unseeded: Unseeded | None = None
@@ -187,7 +187,7 @@ class Replica:
         else:
             deal = None
 
-        source = Source(dataset, streams, state, self._note.activity, generators)
+        source = StreamSource(dataset, streams, state, self._note.activity, generators)
         fetcher = IterableFetcher(
             source, worker_spec.batched, self._collate, worker_spec.drop_last, deal, state,
             handler=self._handler(begin), activity=self._note.activity,

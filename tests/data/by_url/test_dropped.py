@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 from headrace.storage.fetching.endpoint import endpoint
-from headrace.storage.fetching.fetcher import Fetcher
+from headrace.storage.fetching.fetcher import RangeFetcher
 from headrace.storage.fetching.io_client import IO_PROCESS
 from tests.data.by_url.conftest import Twice
 
@@ -24,7 +24,7 @@ def comes_down_to(expected: int) -> bool:
     """Waits until this process holds so many bytes: those that are on their way come first."""
     gc.collect()
     fetcher = endpoint()
-    assert isinstance(fetcher, Fetcher)
+    assert isinstance(fetcher, RangeFetcher)
     waiting = threading.Event()
     for _ in range(500):
         # Drops what was abandoned while a thread held the lock.

@@ -20,7 +20,7 @@ from headrace.loader.reporting import Report
 from headrace.observe.diagnosis.certainty import BUSY
 from headrace.observe.page.page import page
 from headrace.storage.fetching.endpoint import endpoint
-from headrace.storage.fetching.fetcher import Fetcher
+from headrace.storage.fetching.fetcher import RangeFetcher
 from tests.data.by_url.conftest import Twice
 from tests.servers.faulty import Fault, FaultyServer
 
@@ -202,7 +202,7 @@ def test_a_broken_cache_is_said_once_and_not_by_each_worker(
 def test_what_a_dropped_loader_has_read_ahead_is_given_up(twice: Make, faulty_server: FaultyServer) -> None:
     data = twice("pt", "s3")
     fetcher = endpoint()
-    assert isinstance(fetcher, Fetcher)
+    assert isinstance(fetcher, RangeFetcher)
     before = fetcher.held
     loader = headrace.DataLoader(data.remote, batch_size=8, shuffle=True, seed=1)
     assert len(list(loader)) == 12

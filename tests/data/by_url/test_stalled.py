@@ -16,7 +16,7 @@ from numpy.lib.format import open_memmap
 import headrace
 from headrace.storage.fetching import fetcher
 from headrace.storage.fetching.endpoint import endpoint
-from headrace.storage.fetching.fetcher import BESIDE, Fetcher
+from headrace.storage.fetching.fetcher import BESIDE, RangeFetcher
 from headrace.storage.fetching.range_sources import bring
 from tests.servers.faulty import FaultyServer
 from tests.servers.nginx import Nginx
@@ -53,7 +53,7 @@ def test_without_workers(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # One of its own: in the process's, requests of other tests may be under way, to servers that are gone.
     endpoint()
     budget = BUDGET // 4
-    reading = Fetcher(bring, budget)
+    reading = RangeFetcher(bring, budget)
     monkeypatch.setattr("headrace.storage.fetching.endpoint._ENDPOINT", reading)
     iterator = iter(headrace.DataLoader(dataset, batch_size=8, shuffle=True, seed=3))
     next(iterator)

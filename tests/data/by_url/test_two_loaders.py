@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace.loader import read_ahead
 from headrace.storage.fetching.endpoint import endpoint
-from headrace.storage.fetching.fetcher import PER_RANGE, Fetcher
+from headrace.storage.fetching.fetcher import PER_RANGE, RangeFetcher
 from tests.data.by_url.conftest import Twice
 from tests.data.by_url.test_every_form import same
 from tests.pairs import pairwise
@@ -84,7 +84,7 @@ def test_one_that_is_dropped_does_not_disturb_the_other(twice: Make, workers: in
 def test_nothing_is_held_for_a_loader_or_stream_that_was_dropped(twice: Make) -> None:
     data = twice("pt", "s3")
     reading = endpoint()
-    assert isinstance(reading, Fetcher)
+    assert isinstance(reading, RangeFetcher)
     for dataset in (data.remote, data.remote.stream(shuffle=10)):
         before = reading._announced.keys() | {0}
         loader = headrace.DataLoader(dataset, batch_size=8, seed=3)
@@ -97,7 +97,7 @@ def test_nothing_is_held_for_a_loader_or_stream_that_was_dropped(twice: Make) ->
         assert without(reading, made)
 
 
-def without(reading: Fetcher, plans: set[int]) -> bool:
+def without(reading: RangeFetcher, plans: set[int]) -> bool:
     """Waits until plans are dropped: a thread may have held the lock when they were abandoned."""
     waiting = threading.Event()
     for _ in range(1000):

@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace import Staged, step
 from headrace.core.errors import UsageError
-from headrace.data.staged.planning import Cut, CutPlan, StepCost
+from headrace.data.staged.planning import CacheCut, CutPlan, StepCost
 from tests.data.staged.pipelines import samples
 from tests.data.staged.test_cuts import RANDOM
 
@@ -178,16 +178,21 @@ def test_what_steps_raise_comes_through() -> None:
     assert "'<lambda>'" in caught.value.__notes__[0]
 
 
-def a_plan(cuts: list[Cut], *, epochs: int = 10, free: int = 10**9) -> CutPlan:
+def a_plan(cuts: list[CacheCut], *, epochs: int = 10, free: int = 10**9) -> CutPlan:
     steps = tuple(StepCost(f"s{number}", 0.0, 1.0) for number in range(len(cuts)))
     return CutPlan(100, 10, epochs, steps, 0.0, tuple(cuts), free, 10**9)
 
 
 def test_the_recommended_cut_costs_least_over_the_epochs_and_fits_the_disk() -> None:
-    cuts = [Cut(0, None, epoch=10.0), Cut(1, None, 50.0, 1e6, 2.0), Cut(2, None, 60.0, 1e12, 0.1), Cut(3, "random")]
+    cuts = [
+        CacheCut(0, None, epoch=10.0),
+        CacheCut(1, None, 50.0, 1e6, 2.0),
+        CacheCut(2, None, 60.0, 1e12, 0.1),
+        CacheCut(3, "random"),
+    ]
     assert a_plan(cuts).recommended.cut == 1
     assert a_plan(cuts, epochs=5).recommended.cut == 0
     assert a_plan(cuts, free=10**13).recommended.cut == 2
     assert a_plan(cuts, free=0).recommended.cut == 0
-    alike = [Cut(0, None, epoch=10.0), Cut(1, None, 1.0, 1.0, 1.0), Cut(2, None, 1.0, 1.0, 0.99)]
+    alike = [CacheCut(0, None, epoch=10.0), CacheCut(1, None, 1.0, 1.0, 1.0), CacheCut(2, None, 1.0, 1.0, 0.99)]
     assert a_plan(alike).recommended.cut == 1

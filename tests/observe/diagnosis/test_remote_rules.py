@@ -12,7 +12,7 @@ from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.diagnosis.finding import Finding
 from headrace.observe.diagnosis.remote import pack_command
 from headrace.telemetry.recording import Recording
-from headrace.telemetry.remote_reads import RemoteReads, Window
+from headrace.telemetry.remote_reads import RemoteReads, TrafficWindow
 from tests.observe.diagnosis.steady import MS, Loop, recording_of
 
 LOOP = Loop(load=100 * MS, load_cpu=2 * MS, loop=10 * MS, workers=2)
@@ -181,7 +181,7 @@ def test_a_busy_machine_predicts_nothing() -> None:
 
 
 def test_a_recording_comes_back_from_json_with_what_was_read() -> None:
-    windows = (Window(1.0, 0.25, 1000.0, 3.5), Window(1.25, 0.25, 0.0, 0.0))
+    windows = (TrafficWindow(1.0, 0.25, 1000.0, 3.5), TrafficWindow(1.25, 0.25, 0.0, 0.0))
     before = recording_of(replace(LOOP, recording={"remote": remote(windows=windows)}))
     after = Recording.from_json(json.loads(json.dumps(before.as_json())))
     assert after.remote == before.remote

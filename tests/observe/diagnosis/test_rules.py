@@ -13,7 +13,7 @@ import pytest
 from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
-from headrace.telemetry.recording import MEMORY, EpochTimes, Place, Recording
+from headrace.telemetry.recording import MEMORY, EpochTimes, LoadingPlace, Recording
 from tests.observe import made_up
 from tests.observe.diagnosis.steady import MS, Loop, recording_of
 
@@ -21,7 +21,7 @@ TWO_CORES = {"cores": 2}
 
 
 def seen(kind: str) -> dict[str, Any]:
-    return {"places": (Place(kind, f"{kind}_it (data.py:12)", 1.0),)}
+    return {"places": (LoadingPlace(kind, f"{kind}_it (data.py:12)", 1.0),)}
 
 
 def memory_of(*workers: float, main: float = 1e9) -> dict[str, Any]:
@@ -335,7 +335,7 @@ def recordings() -> Iterator[tuple[str, Recording]]:
     for count in (2, 3, 5):
         yield f"{count} batches", made_up.with_workers(count, 2, epochs=1)
     yield "no batch size", recording_of(replace(HUGE, setting={"batch_size": None, "cores": 0, "memory": 0}))
-    nowhere = (Place("decode", "", 1.0),)
+    nowhere = (LoadingPlace("decode", "", 1.0),)
     yield "nowhere", recording_of(replace(SLOW, recording={"places": nowhere}))
     yield "no time at all", recording_of(Loop(workers=2, batches=50))
     began = replace(made_up.with_workers(), epochs=(EpochTimes(0, 0.0),), totals={})

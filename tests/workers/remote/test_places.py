@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, Pipe
 import pytest
 
 from headrace.core.errors import ClusterError
-from headrace.workers.remote.messages import Place
+from headrace.workers.remote.messages import HostAddress
 from headrace.workers.remote.places import ATTEMPTS, Places
 
 LIMIT = 30.0
@@ -20,7 +20,7 @@ class SlowHost:
     """A host that takes its time to say that it is alive, as one does on a machine that is busy."""
 
     def __init__(self, number: int, asked: threading.Event, may_answer: threading.Event) -> None:
-        self.place = Place("127.0.0.1", number, b"")
+        self.place = HostAddress("127.0.0.1", number, b"")
         self.alive = True
         self.ended = threading.Event()
         self._asked = asked
@@ -139,7 +139,7 @@ def test_a_host_that_its_proxy_tells_is_lost_is_not_given_to_the_next(provider: 
         first.close()
         second = ask(places)
 
-    assert answer(second) == ("place", Place("127.0.0.1", 1, b""))
+    assert answer(second) == ("place", HostAddress("127.0.0.1", 1, b""))
     assert provider.hosts[0].ended.wait(LIMIT)
 
 

@@ -19,7 +19,7 @@ from headrace.cluster.connection import connect, ray_library
 from headrace.core.errors import ClusterError, DatasetError
 from headrace.core.torch_internals import reraise
 from headrace.data.building.pool import Job
-from headrace.data.building.ray_task import Asked, Failed, make_piece
+from headrace.data.building.ray_task import Failed, TaskTerms, make_piece
 from headrace.data.building.staging_area import SEEN
 
 TRIES = 3
@@ -83,7 +83,7 @@ class RayPool:
 
         # A list: Ray passes on what it refers to without fetching it for each task.
         self._job = [self._ray.put(pickled)]
-        self._asked = Asked(secrets.token_hex(8), platform.node(), seen, str(Path.cwd()), versions())
+        self._asked = TaskTerms(secrets.token_hex(8), platform.node(), seen, str(Path.cwd()), versions())
         # Pieces are begun again here, where a limit can be put into words.
         self._task = self._ray.remote(num_cpus=1, max_retries=0)(make_piece)
         self._waiting: dict[Any, int] = {}

@@ -25,7 +25,7 @@ from headrace.data.building.pool import Job, plain_copy
 
 
 @dataclass(frozen=True)
-class Asked:
+class TaskTerms:
     """What holds for all tasks of a run."""
 
     run: str
@@ -56,7 +56,7 @@ _jobs: dict[str, Job] = {}
 """The job of the last run that this process took part in."""
 
 
-def make_piece(pickled: list[Any], asked: Asked, piece: int) -> bytes | Failed:
+def make_piece(pickled: list[Any], asked: TaskTerms, piece: int) -> bytes | Failed:
     """Makes one piece. Returns the pickled result, or why there is none. pickled: a reference to the job."""
     host = platform.node()
     if versions() != asked.versions:

@@ -22,7 +22,7 @@ from headrace.core.process.machine import cores
 from headrace.core.protocols import is_live
 from headrace.core.text.urls import shown_url
 from headrace.data.building.pool import On, Report, check_on
-from headrace.data.convert.bucket.packing import MakePlan, PackedPieces, Way, pack_to_bucket, spool_of
+from headrace.data.convert.bucket.packing import MakePlan, PackedPieces, PieceMaking, pack_to_bucket, spool_of
 from headrace.data.convert.bucket.target import BucketTarget
 from headrace.data.convert.job import PackJob, run_job
 from headrace.data.convert.packed import NAMED, Packed
@@ -98,7 +98,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     if is_url(given):
         reading = options_for(given, source_options, "headrace.pack", "source_options")
 
-    way = Way(trust, workers, cores(), report or _silent, reading, rows, on)
+    way = PieceMaking(trust, workers, cores(), report or _silent, reading, rows, on)
     if is_url(place):
         format_named(options.format)
         folder = is_in_folder(options.format, parse(place).key.strip("/"))
@@ -139,7 +139,7 @@ def _check_call(source: object, target: object, options: object, workers: int, o
     check_on(on, "headrace.pack")
 
 
-def _plan(source: str, target: str, options: PackOptions, way: Way) -> PackPlan:
+def _plan(source: str, target: str, options: PackOptions, way: PieceMaking) -> PackPlan:
     """Opens the source, and plans. Raises what either does, and `UsageError` if source and target overlap."""
     if way.reader is not None:
         return make_plan(way.reader, target, options)
@@ -155,7 +155,7 @@ def _plan(source: str, target: str, options: PackOptions, way: Way) -> PackPlan:
         return make_plan(reader, target, options)
 
 
-def _pack_there(bucket: BucketTarget, make_plan: MakePlan, way: Way) -> PackedPieces:
+def _pack_there(bucket: BucketTarget, make_plan: MakePlan, way: PieceMaking) -> PackedPieces:
     """Packs to a store."""
     try:
         return pack_to_bucket(bucket, make_plan, way)
@@ -165,7 +165,7 @@ def _pack_there(bucket: BucketTarget, make_plan: MakePlan, way: Way) -> PackedPi
         raise _disk_error(error, spool_of(bucket.url)) from error
 
 
-def _pack_here(plan: PackPlan, way: Way) -> PackedPieces:
+def _pack_here(plan: PackPlan, way: PieceMaking) -> PackedPieces:
     """Packs to a path of this machine."""
     job = PackJob(plan, trust=way.trust, source_options=way.source_options, reader=way.reader)
     try:

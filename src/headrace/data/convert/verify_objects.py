@@ -30,7 +30,7 @@ BAR_AFTER = 1.0
 """Seconds behind which a bar is shown."""
 
 
-class Part(NamedTuple):
+class ObjectPart(NamedTuple):
     """Bytes `start` to `stop - 1` of an object."""
 
     name: str
@@ -116,23 +116,23 @@ def _compare(url: str, objects: dict[str, ObjectInfo], manifest: Manifest, found
             found.add(f"{_named(url, name)}: another checksum than when it was written ({sizes})")
 
 
-def parts_of(objects: dict[str, ObjectInfo]) -> Iterator[Part]:
+def parts_of(objects: dict[str, ObjectInfo]) -> Iterator[ObjectPart]:
     """Yields the parts of objects, those of each in order."""
     for name, info in objects.items():
         for start in range(0, info.size, PART):
-            yield Part(name, info, start, min(start + PART, info.size))
+            yield ObjectPart(name, info, start, min(start + PART, info.size))
 
 
-def _read_ahead(store: Store, parts: Iterable[Part]) -> Iterator[tuple[Part, memoryview | StorageError]]:
+def _read_ahead(store: Store, parts: Iterable[ObjectPart]) -> Iterator[tuple[ObjectPart, memoryview | StorageError]]:
     """Yields parts in their order with their bytes, or why these cannot be had."""
 
-    def read(part: Part) -> memoryview | StorageError:
+    def read(part: ObjectPart) -> memoryview | StorageError:
         try:
             return store.read(part.object.key, part.start, part.stop, part.object.etag)
         except StorageError as error:
             return error
 
-    waiting: deque[tuple[Part, Future[memoryview | StorageError]]] = deque()
+    waiting: deque[tuple[ObjectPart, Future[memoryview | StorageError]]] = deque()
     with ThreadPoolExecutor(AHEAD) as threads:
         try:
             for part in parts:

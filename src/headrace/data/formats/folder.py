@@ -18,7 +18,7 @@ import numpy as np
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError
 from headrace.core.files.disk_names import on_disk
 from headrace.data.formats.atomic_target import AtomicTarget
-from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from
+from headrace.data.formats.columns import Block, Column, Keys, SampleOrigin, column_from
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest, place_of_manifest, read_manifest
@@ -283,7 +283,7 @@ class FolderReader:
 
             columns[field.name] = column_from(field, values)
 
-        return Block(schema, columns, Origin(self._place_of, keys))
+        return Block(schema, columns, SampleOrigin(self._place_of, keys))
 
     def path_of_sample(self, key: int) -> str:
         """See `NamesFiles.path_of_sample`."""

@@ -21,7 +21,7 @@ import torch
 from headrace.core.errors import FormatError
 from headrace.core.randomness.counter_based import spread
 from headrace.data.formats.atomic_target import AtomicTarget
-from headrace.data.formats.columns import Block, Column, Keys, Origin, array_of, column_from, exactly, field_of
+from headrace.data.formats.columns import Block, Column, Keys, SampleOrigin, array_of, column_from, exactly, field_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
@@ -293,7 +293,7 @@ class PtReader:
         for field in schema:
             columns[field.name] = column_from(field, values[field.name])
 
-        return Block(schema, columns, Origin(self._place_of, keys))
+        return Block(schema, columns, SampleOrigin(self._place_of, keys))
 
     def path_of_sample(self, key: int) -> str:
         """See `NamesFiles.path_of_sample`."""

@@ -17,7 +17,7 @@ from headrace.data.formats.protocol import Writer
 from headrace.data.formats.registry import open_writer
 from headrace.data.live.dataset import ColumnsOfLog, LogDataset
 from headrace.data.live.rows import RowsOfLog
-from headrace.samplers.live import Waiting
+from headrace.samplers.live import WaitingBatches
 from headrace.storage.locations import is_url, local_path
 
 AT_ONCE = 4096
@@ -39,7 +39,7 @@ def capture(log: LogDataset, target: str | os.PathLike[str], format: str, report
     writer: Writer | None = None
     count = 0
     try:
-        for keys in Waiting(sampler.key_batches(AT_ONCE, drop_last=False)):
+        for keys in WaitingBatches(sampler.key_batches(AT_ONCE, drop_last=False)):
             block = _block(log, keys)
             if writer is None:
                 writer = open_writer(place, block.schema, format)

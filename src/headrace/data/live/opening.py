@@ -94,7 +94,7 @@ EVERYWHERE = ("start", "until", "idle", "span", "linger", "on_gap")
 OF_A_JOURNAL = ("journal", "journal_bytes", "delivery")
 
 
-class Asked(NamedTuple):
+class OpenArguments(NamedTuple):
     """What `headrace.open` was given."""
 
     uri: Any
@@ -109,7 +109,7 @@ class Asked(NamedTuple):
 class Scheme:
     """How the URLs of some schemes are opened, and which keywords they have beside those of all sources."""
 
-    open: Callable[[Asked], LogSource]
+    open: Callable[[OpenArguments], LogSource]
     keywords: tuple[str, ...] = ()
     takes_options: bool = False
     many_partitions: bool = False
@@ -122,20 +122,20 @@ class Scheme:
         return "a position of the one partition, such as {0: 1500}"
 
 
-def _kafka(asked: Asked) -> LogSource:
+def _kafka(asked: OpenArguments) -> LogSource:
     from headrace.sources.brokers.kafka import KafkaSource
 
     return KafkaSource.of(os.fsdecode(asked.uri), asked.options)
 
 
-def _redis(asked: Asked) -> LogSource:
+def _redis(asked: OpenArguments) -> LogSource:
     from headrace.sources.brokers.redis_address import RedisAddress
     from headrace.sources.brokers.redis_streams import RedisStreamSource
 
     return RedisStreamSource(RedisAddress(os.fsdecode(asked.uri)))
 
 
-def _rabbitmq(asked: Asked) -> LogSource:
+def _rabbitmq(asked: OpenArguments) -> LogSource:
     from headrace.sources.brokers.amqp import AmqpAddress
     from headrace.sources.brokers.rabbitmq import RabbitQueue
     from headrace.sources.brokers.rabbitmq_streams import RabbitStreamSource
@@ -150,7 +150,7 @@ def _rabbitmq(asked: Asked) -> LogSource:
     return _with_journal(RabbitQueue(address), asked)
 
 
-def _socket(asked: Asked) -> LogSource:
+def _socket(asked: OpenArguments) -> LogSource:
     from headrace.sources.brokers.sockets import SocketSource
 
     frame = asked.live.get("frame", "lines")
@@ -158,7 +158,7 @@ def _socket(asked: Asked) -> LogSource:
     return _with_journal(SocketSource(os.fsdecode(asked.uri), frame, listen), asked)
 
 
-def _with_journal(messages: ReceiverSource, asked: Asked) -> LogSource:
+def _with_journal(messages: ReceiverSource, asked: OpenArguments) -> LogSource:
     """Returns the log of a queue or a socket. Raises `UsageError` where it is not said where messages are kept."""
     from headrace.sources.journal.journal_log import JournalSource
 
@@ -188,7 +188,7 @@ def _with_journal(messages: ReceiverSource, asked: Asked) -> LogSource:
     return JournalSource(messages, journal, limit, live.get("duplicates", "keep"))
 
 
-def _sql(asked: Asked) -> LogSource:
+def _sql(asked: OpenArguments) -> LogSource:
     from headrace.sources.sql.log import SQLSource
 
     settle = asked.live.get("settle")
@@ -239,7 +239,7 @@ def source_of(uri: str, options: Mapping[str, object] | None) -> LogSource:
     live: dict[str, Any] = {}
     if "journal" in scheme.keywords:
         live = {"journal": None, "delivery": "at-most-once"}
-    return scheme.open(Asked(uri, options, None, {}, live))
+    return scheme.open(OpenArguments(uri, options, None, {}, live))
 
 
 def open_log(
@@ -275,7 +275,7 @@ def open_log(
     if columns is not None:
         columns = _checked_columns(columns)
     feed = _feed_of(live, _start_of(live.get("start", "earliest"), scheme, live))
-    source = scheme.open(Asked(uri, options, columns, table, live))
+    source = scheme.open(OpenArguments(uri, options, columns, table, live))
     if scheme is _SQL:
         if decode is not True:
             raise wrong_argument("decode", decode, "nothing: rows have columns", place=PLACE)

@@ -16,7 +16,7 @@ from headrace.data.formats.columns import Array, Keys, Ragged
 from headrace.data.staged.layout import SHAPE, SHAPED, Leaf, Node, leaves
 from headrace.data.staged.running import Pipeline
 from headrace.data.staged.sample_columns import Place
-from headrace.data.staged.samples import Columns, Data, Rows, as_columns, named
+from headrace.data.staged.samples import Columns, Data, SampleRows, as_columns, named
 from headrace.data.staged.steps import Step
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def fetch(staged: Staged, keys: Sequence[Any] | Keys, out: BatchMemory) -> Any:
         return _written(pipeline, writer, data, place, staged.ragged, out)
 
     data = pipeline.run(data, place)
-    if isinstance(data, Rows) and pipeline.last not in pipeline.known:
+    if isinstance(data, SampleRows) and pipeline.last not in pipeline.known:
         return torch_default_collate(data.samples)
     return collate(pipeline.columns(data, pipeline.last, place), staged.ragged, out)
 

@@ -63,7 +63,7 @@ class StepCost:
 
 
 @dataclass(frozen=True)
-class Cut:
+class CacheCut:
     """What a cut behind so many steps costs. Seconds; bytes on the disk, or in memory with `cache="memory"`."""
 
     cut: int
@@ -87,14 +87,14 @@ class CutPlan:
     steps: tuple[StepCost, ...]
     batch: float
     """Seconds a sample to be put into a batch."""
-    cuts: tuple[Cut, ...]
+    cuts: tuple[CacheCut, ...]
     free: int
     """Bytes free on the disk."""
     memory: int
     """Bytes of memory of this machine."""
 
     @property
-    def recommended(self) -> Cut:
+    def recommended(self) -> CacheCut:
         """The cut to take."""
         # Cut 0 is always possible: nothing is kept.
         possible = []
@@ -248,11 +248,11 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> CutPlan:
         else:
             costs.append(StepCost(name, taken, cache[0]))
 
-    cuts = [Cut(0, None, epoch=length * (sum(seconds) + per_batch))]
+    cuts = [CacheCut(0, None, epoch=length * (sum(seconds) + per_batch))]
     for cut in range(1, len(steps) + 1):
         cache = caches[cut]
         if refused[cut] is not None or cache is None:
-            cuts.append(Cut(cut, refused[cut] or "its samples cannot be held in columns"))
+            cuts.append(CacheCut(cut, refused[cut] or "its samples cannot be held in columns"))
             continue
 
         size, read, write = cache
@@ -263,7 +263,7 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> CutPlan:
             collating = 0.0
 
         rest = sum(seconds[cut + 1 :]) + collating
-        cuts.append(Cut(cut, None, build, size * length, length * (read + rest)))
+        cuts.append(CacheCut(cut, None, build, size * length, length * (read + rest)))
 
     free = shutil.disk_usage(tempfile.gettempdir()).free
     return CutPlan(length, sum(map(len, batches)), epochs, tuple(costs), per_batch, tuple(cuts), free, machine_memory())

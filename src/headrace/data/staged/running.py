@@ -12,7 +12,7 @@ from headrace.core.randomness.rng import enter_step, follows_streams
 from headrace.data.staged.batched import on_columns
 from headrace.data.staged.layout import Node, joined, leaves
 from headrace.data.staged.sample_columns import Place, fitted
-from headrace.data.staged.samples import Columns, Data, Rows, as_columns, as_rows
+from headrace.data.staged.samples import Columns, Data, SampleRows, as_columns, as_rows
 from headrace.data.staged.steps import Step
 
 
@@ -52,7 +52,7 @@ class Pipeline:
             if steps[at].batched:
                 data = on_columns(steps[at:stop], first + at, self.columns(data, first + at, place), place)
             else:
-                data = Rows(_one_by_one(steps[at:stop], first + at, as_rows(data), place))
+                data = SampleRows(_one_by_one(steps[at:stop], first + at, as_rows(data), place))
             at = stop
 
         return data
@@ -88,11 +88,11 @@ class Pipeline:
         self.known = {}
         self.learned = True
         for number, step in enumerate(self.steps, self.first):
-            if isinstance(data, Rows) and step.batched:
+            if isinstance(data, SampleRows) and step.batched:
                 self.known[number] = as_columns(data, place).node
             data = self.part((step,), number, data, place)
 
-        if isinstance(data, Rows):
+        if isinstance(data, SampleRows):
             # Samples that columns cannot hold may leave a pipeline, one by one.
             with contextlib.suppress(SampleError):
                 self.known[self.last] = as_columns(data, place).node

@@ -15,7 +15,7 @@ from headrace.faults.bad_sample import path_of
 
 
 @dataclass(frozen=True)
-class Rows:
+class SampleRows:
     """Samples, one by one."""
 
     samples: list[Any]
@@ -38,7 +38,7 @@ class Columns:
         return self.count
 
 
-Data = Rows | Columns
+Data = SampleRows | Columns
 
 
 def named(keys: Sequence[Any] | Keys, dataset: object = None) -> Place:
@@ -58,7 +58,7 @@ def named(keys: Sequence[Any] | Keys, dataset: object = None) -> Place:
 
 def as_rows(data: Data) -> list[Any]:
     """Returns samples one by one."""
-    if isinstance(data, Rows):
+    if isinstance(data, SampleRows):
         return data.samples
     return samples_of(data.node, data.block, data.count)
 

@@ -14,7 +14,7 @@ from headrace.core.protocols import answers
 from headrace.core.randomness.rng import enter_step
 from headrace.data.formats.columns import Keys
 from headrace.data.staged.layout import layout_of_schema
-from headrace.data.staged.samples import Columns, Data, Rows
+from headrace.data.staged.samples import Columns, Data, SampleRows
 from headrace.data.stored import StoredDataset
 
 
@@ -44,7 +44,7 @@ class StoredSource:
         checked = self.dataset.checked(keys)
         block = self.dataset.block(checked)
         if block is None:
-            return Rows(self.dataset.__getitems__(checked.tolist()))
+            return SampleRows(self.dataset.__getitems__(checked.tolist()))
         return Columns(self._node, block, len(checked))
 
 
@@ -69,7 +69,7 @@ class RowsSource:
                 found = f"{len(together)} for {len(keys)} keys"
                 raise DatasetError.about(what, place=asked, found=found, expected="one sample for each key")
 
-            return Rows(together)
+            return SampleRows(together)
 
         samples = []
         for place, key in enumerate(keys):
@@ -81,7 +81,7 @@ class RowsSource:
                 error.add_note(f"headrace: raised by the dataset for sample {_plain(key)!r}")
                 raise
 
-        return Rows(samples)
+        return SampleRows(samples)
 
 
 class SubsetSource:
@@ -116,7 +116,7 @@ def copied(data: Data, *, columns: bool = False) -> Data:
         return data
 
     try:
-        return Rows(copy.deepcopy(data.samples))
+        return SampleRows(copy.deepcopy(data.samples))
     except (TypeError, NotImplementedError, RuntimeError):
         # What cannot be copied, such as an open file.
         return data

@@ -26,7 +26,7 @@ from headrace.data.staged.build import looked_at, plan_work
 from headrace.data.staged.cache import Cached, Folder, Stale, in_memory
 from headrace.data.staged.fingerprint import Fingerprint, fingerprint_of
 from headrace.data.staged.running import Pipeline
-from headrace.data.staged.samples import Columns, Data, Rows, as_rows, named
+from headrace.data.staged.samples import Columns, Data, SampleRows, as_rows, named
 from headrace.data.staged.sources import copied, source_of
 from headrace.data.staged.steps import Step, as_steps
 from headrace.data.stored import StoredDataset
@@ -348,7 +348,7 @@ class Staged(Fluent, Dataset[Any]):
             block = None
 
         if block is None:
-            return Rows([])
+            return SampleRows([])
         return Columns(self._cached.node, block, len(checked))
 
     def pipeline(self, *, batches: bool = False) -> Pipeline:

@@ -83,7 +83,7 @@ class BenchOptions:
 
 
 @dataclass
-class Figures:
+class FormFigures:
     """What was measured of one form. Speeds are in samples per second, one a round."""
 
     form: Form
@@ -152,11 +152,11 @@ class Comparison:
     samples: int
     checksum: int
     choices: list[LoaderChoice]
-    figures: list[Figures]
+    figures: list[FormFigures]
     left_out: dict[str, str]
 
     @property
-    def now(self) -> Figures:
+    def now(self) -> FormFigures:
         """The figures of the data as they are now."""
         return next(figures for figures in self.figures if figures.form.is_source)
 
@@ -323,7 +323,7 @@ def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> N
     comparison.figures.sort(key=lambda one: (all(one.checks.values()), one.best_random()), reverse=True)
 
 
-def _checked(comparison: Comparison, form: Form) -> Figures:
+def _checked(comparison: Comparison, form: Form) -> FormFigures:
     """Runs one epoch with every loader; that of the source, in torch's loader, says what is right."""
     count = comparison.samples
     batch_size = comparison.options.batch_size
@@ -333,7 +333,7 @@ def _checked(comparison: Comparison, form: Form) -> Figures:
         found = footprint_of(str(form.folder))
 
     with _opened(form, comparison) as data:
-        figures = Figures(form, found.bytes, found.files, len(data))
+        figures = FormFigures(form, found.bytes, found.files, len(data))
         for choice in comparison.choices:
             is_rule = form.is_source and choice == comparison.choices[0]
             try:
@@ -351,7 +351,7 @@ def _checked(comparison: Comparison, form: Form) -> Figures:
     return figures
 
 
-def _take_turn(comparison: Comparison, figures: Figures) -> None:
+def _take_turn(comparison: Comparison, figures: FormFigures) -> None:
     """Measures everything of one form once."""
     began = time.perf_counter()
     with _opened(figures.form, comparison) as data:

@@ -18,7 +18,7 @@ FEWEST = 8
 """Batches of other machines from which something can be told."""
 
 
-class Way(NamedTuple):
+class RemoteFigures(NamedTuple):
     """How long batches of other machines take, as medians in seconds, and how many bytes of them come each second."""
 
     made: float
@@ -26,7 +26,7 @@ class Way(NamedTuple):
     rate: float
 
 
-def way_of(case: Case) -> Way | None:
+def way_of(case: Case) -> RemoteFigures | None:
     """Returns how batches of other machines come; None where the loop hardly waits, or too few have come."""
     batches = case.recording.batches
     rows = batches[np.isin(batches["worker"], list(case.recording.hosts))]
@@ -36,7 +36,7 @@ def way_of(case: Case) -> Way | None:
     made = float(np.median(rows["sent"] - rows["begun"]))
     on_their_way = float(np.median(rows["arrived"] - rows["sent"]))
     took = float(rows["arrived"].max() - rows["arrived"].min())
-    return Way(made, on_their_way, float(rows["bytes"][1:].sum()) / max(took, 1e-9))
+    return RemoteFigures(made, on_their_way, float(rows["bytes"][1:].sum()) / max(took, 1e-9))
 
 
 def line_is_full(case: Case) -> bool:

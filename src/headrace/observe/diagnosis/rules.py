@@ -16,7 +16,7 @@ from headrace.observe.diagnosis.network import line_is_full, network_findings
 from headrace.observe.diagnosis.remote import remote_findings, workers_do_not_help
 from headrace.observe.diagnosis.stragglers import stragglers
 from headrace.telemetry.formatting import as_arguments, seconds, size, some
-from headrace.telemetry.recording import MAIN, Place
+from headrace.telemetry.recording import MAIN, LoadingPlace
 from headrace.telemetry.workload import Kept, Split, Without, Workload, percentile
 
 LONG_START = 0.25
@@ -244,7 +244,7 @@ def _stages(case: Case) -> Iterator[Finding]:
         )
 
 
-def _line_of(part: str, places: Iterable[Place]) -> str:
+def _line_of(part: str, places: Iterable[LoadingPlace]) -> str:
     """Returns the line where most of a part of loading happens, the places being sorted by share; "": not known."""
     for place in places:
         if place.kind == part and place.where:

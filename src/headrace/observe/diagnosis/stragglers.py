@@ -14,7 +14,7 @@ from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.finding import WORTH, Finding
 from headrace.telemetry.formatting import seconds
 from headrace.telemetry.play import Rules
-from headrace.telemetry.workload import Alike, Even, Known, percentile
+from headrace.telemetry.workload import Alike, Even, KnownSlowSamples, percentile
 
 Flags = npt.NDArray[np.bool_]
 
@@ -128,7 +128,7 @@ def _interval(case: Case, remedy: Remedy, late: Flags) -> tuple[float, float]:
     low, high = case.interval(rules=remedy.rules)
     if remedy.rules.shares:
         low = min(low, played * (1 - TOO_HIGH))
-        high = max(high, case.gain(Known(), remedy.rules))
+        high = max(high, case.gain(KnownSlowSamples(), remedy.rules))
         if np.isnan(case.rows["slowest"][late]).any():
             high = max(high, case.gain(Alike(), remedy.rules))
 

@@ -9,7 +9,7 @@ from headrace.observe.diagnosis.finding import Finding
 from headrace.telemetry.recording import Recording
 
 
-class Known(NamedTuple):
+class TrapFinding(NamedTuple):
     """What is known of a trap."""
 
     stage: str
@@ -18,27 +18,27 @@ class Known(NamedTuple):
 
 
 TRAPS = {
-    "python-objects": Known(
+    "python-objects": TrapFinding(
         "memory",
         "{} Reading Python objects changes their reference counts, which copies their pages into each worker.",
         "Hold them in arrays: headrace.compact(...).",
     ),
-    "generator-copied": Known(
+    "generator-copied": TrapFinding(
         "random",
         "{} Each worker has a copy of it in the same state, so all of them draw the same numbers.",
         "seed=, which seeds it for each sample; or draw from headrace.rng() or the global generators.",
     ),
-    "stream-repeats": Known(
+    "stream-repeats": TrapFinding(
         "data",
         "{} So each sample comes once for every worker.",
         "shard='auto', or headrace.shard(...) in __iter__.",
     ),
-    "handle-shared": Known(
+    "handle-shared": TrapFinding(
         "data",
         "{} After a fork all workers share its place in the file and its locks, and get wrong data or hang.",
         "Open it in the worker at the first access, or use headrace.open, which does.",
     ),
-    "not-pinned": Known(
+    "not-pinned": TrapFinding(
         "delivery",
         "{} Batches in ordinary memory are copied to it more slowly, and not while it computes.",
         "pin_memory=True, and .to(device, non_blocking=True).",

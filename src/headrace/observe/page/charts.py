@@ -11,7 +11,7 @@ import numpy.typing as npt
 from headrace.observe.page.shares import Floats, Piece
 from headrace.observe.page.wording import short, text
 from headrace.telemetry.formatting import count, percent, seconds, size
-from headrace.telemetry.remote_reads import Window
+from headrace.telemetry.remote_reads import TrafficWindow
 
 BINS = 36
 """Bars of a histogram."""
@@ -171,7 +171,7 @@ def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
     return f'<figure>{caption}<div class="plot wide">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
 
 
-def network_area(windows: Sequence[Window], began: float) -> str:
+def network_area(windows: Sequence[TrafficWindow], began: float) -> str:
     """Returns the bytes a second over time as an area, seconds counted from `began`; "" of fewer than two windows."""
     if len(windows) < 2:
         return ""

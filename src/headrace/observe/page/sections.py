@@ -26,7 +26,7 @@ from headrace.telemetry.formatting import (
     times,
 )
 from headrace.telemetry.live_reads import LiveReads
-from headrace.telemetry.recording import Place, Recording, Setting
+from headrace.telemetry.recording import LoadingPlace, Recording, Setting
 from headrace.telemetry.remote_reads import RemoteReads
 
 
@@ -322,7 +322,7 @@ def _memory_and_places(recording: Recording) -> str:
     return f'<div class="two">{memory}{places}</div>'
 
 
-def _places(places: Sequence[Place]) -> str:
+def _places(places: Sequence[LoadingPlace]) -> str:
     if not places:
         return ""
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from headrace.observe.stats import stats_of
 from headrace.telemetry.preparing import MAKING, steady_stages
-from headrace.telemetry.recording import MAIN, Batches, Place, Recording, stage_seconds
+from headrace.telemetry.recording import MAIN, Batches, LoadingPlace, Recording, stage_seconds
 
 SOURCE_LINE = re.compile(r"\(([^()]+:\d+)\)$")
 """The file and line at the end of a place, such as "Photos.decode (train.py:12)"."""
@@ -82,9 +82,9 @@ def _once(recording: Recording) -> dict[str, float]:
     return once
 
 
-def by_line(places: Sequence[Place]) -> list[Place]:
+def by_line(places: Sequence[LoadingPlace]) -> list[LoadingPlace]:
     """Returns the places with those of one source line made one, whose share is their sum; largest share first."""
-    lines: dict[str, Place] = {}
+    lines: dict[str, LoadingPlace] = {}
     for place in places:
         line = place.where
         if found := SOURCE_LINE.search(place.where):
@@ -99,7 +99,7 @@ def by_line(places: Sequence[Place]) -> list[Place]:
         kinds = earlier.kind
         if place.kind not in kinds.split(", "):
             kinds = f"{kinds}, {place.kind}"
-        lines[line] = Place(kinds, earlier.where, earlier.share + place.share)
+        lines[line] = LoadingPlace(kinds, earlier.where, earlier.share + place.share)
 
     return sorted(lines.values(), key=lambda place: -place.share)
 

@@ -35,7 +35,7 @@ class Fetched:
     """Whether there was nothing behind it."""
 
 
-class Fetcher(Protocol):
+class LogReader(Protocol):
     """Reads a log. One thread calls it: `go_to` first, and again after each `Away`, which closes it before."""
 
     def go_to(self, position: int) -> None:
@@ -54,7 +54,7 @@ class Fetcher(Protocol):
 class Following:
     """Reads ahead from where it was told to begin. Of its methods, one thread calls all."""
 
-    def __init__(self, fetcher: Fetcher, place: str) -> None:
+    def __init__(self, fetcher: LogReader, place: str) -> None:
         """place: of the log, without secrets."""
         self._fetcher = fetcher
         self._outage = SourceOutage(place)

@@ -17,7 +17,7 @@ from headrace.core.errors import RecordsLostError, StateError, StorageError
 from headrace.core.spans import Beginning, Range, Span
 from headrace.sources.feed import span_file
 from headrace.sources.feed.feed_options import FeedOptions
-from headrace.sources.feed.pending_records import Coming
+from headrace.sources.feed.pending_records import PendingRecords
 from headrace.sources.feed.span_rule import Closing
 from headrace.sources.log import Log, LogSource, Positions, Records, count_records
 from headrace.sources.outage import answer_of
@@ -171,7 +171,7 @@ class Feed:
             positions = dict(beginning.begin or {})
 
         self._end = beginning.end
-        self._coming = Coming(positions)
+        self._coming = PendingRecords(positions)
         if spans:
             self._number = spans[0].number
             self._first = spans[0].first

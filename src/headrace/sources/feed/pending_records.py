@@ -11,7 +11,7 @@ from headrace.sources.feed.span_rule import Sizes
 from headrace.sources.log import Positions, Records
 
 
-class Coming:
+class PendingRecords:
     """The records of all partitions, each in the order of its positions. Belongs to one thread."""
 
     def __init__(self, positions: Mapping[int, int]) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.core.errors import FormatError
-from headrace.sources.journal.segments import HEAD, RECORD, Damaged, Header, OtherVersion, check_head, header_at
+from headrace.sources.journal.segments import HEAD, RECORD, Damaged, OtherVersion, RecordHeader, check_head, header_at
 
 CHUNK = 1 << 16
 """Bytes that are read at once."""
 
 
-def headers_in(fd: int, offset: int, number: int) -> Iterator[tuple[int, Header, bytes]]:
+def headers_in(fd: int, offset: int, number: int) -> Iterator[tuple[int, RecordHeader, bytes]]:
     """Yields offset, header and message id of each record, beginning with record `number`, which lies at `offset`.
 
     Ends with the last record that is complete. Raises `Damaged`, whose offset is that in the file.

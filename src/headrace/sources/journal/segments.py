@@ -51,7 +51,7 @@ class OtherVersion(Exception):
 
 
 @dataclass(frozen=True)
-class Header:
+class RecordHeader:
     """What stands in front of a record."""
 
     crc: int
@@ -115,7 +115,7 @@ def packed(number: int, payload: bytes, message_id: bytes = b"", flags: int = 0)
     return [MAGIC, crc.to_bytes(4, "little"), rest, message_id, payload]
 
 
-def header_at(data: bytes | memoryview, offset: int, number: int) -> Header | None:
+def header_at(data: bytes | memoryview, offset: int, number: int) -> RecordHeader | None:
     """Returns the header of record `number`, which begins there; None if it is not complete. Raises `Damaged`."""
     if offset + RECORD.size > len(data):
         return None
@@ -125,10 +125,10 @@ def header_at(data: bytes | memoryview, offset: int, number: int) -> Header | No
         raise Damaged(offset, "no record begins here")
     if found != number:
         raise Damaged(offset, f"record {found} in the place of record {number}")
-    return Header(crc, payload, message_id, flags, found)
+    return RecordHeader(crc, payload, message_id, flags, found)
 
 
-def is_whole(data: memoryview, offset: int, header: Header) -> bool:
+def is_whole(data: memoryview, offset: int, header: RecordHeader) -> bool:
     """Tells whether the CRC of a record is right. All of its bytes are in `data`."""
     return crc32(data[offset + CHECKED_FROM : offset + header.length]) == header.crc
 
@@ -179,7 +179,7 @@ def group_begins_behind(data: bytes, offset: int, number: int) -> bool:
         if offset < 0 or offset + RECORD.size > len(data):
             return False
 
-        header = Header(*RECORD.unpack_from(data, offset)[1:])
+        header = RecordHeader(*RECORD.unpack_from(data, offset)[1:])
         if header.number <= number or not header.flags & FIRST_OF_GROUP:
             continue
         if offset + header.length <= len(data) and is_whole(view, offset, header):

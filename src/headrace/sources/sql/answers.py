@@ -17,7 +17,7 @@ Unfit = dict[str, dict[int, str]]
 
 
 @dataclass
-class Answer:
+class QueryResult:
     """What a query gave."""
 
     table: pa.Table
@@ -77,8 +77,8 @@ def _exact(kind: pa.DataType, values: Sequence[Any]) -> pa.DataType:
     return kind
 
 
-def answer_of(rows: Sequence[Sequence[Any]], types: pa.Schema) -> Answer:
-    """Returns rows as columns of these types. Values of others are null, and listed in `Answer.unfit`."""
+def answer_of(rows: Sequence[Sequence[Any]], types: pa.Schema) -> QueryResult:
+    """Returns rows as columns of these types. Values of others are null, and listed in `QueryResult.unfit`."""
     columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(types)
     arrays = []
     unfit: Unfit = {}
@@ -88,7 +88,7 @@ def answer_of(rows: Sequence[Sequence[Any]], types: pa.Schema) -> Answer:
         if bad:
             unfit[field_of_column.name] = bad
 
-    return Answer(pa.Table.from_arrays(arrays, schema=types), unfit)
+    return QueryResult(pa.Table.from_arrays(arrays, schema=types), unfit)
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from headrace.core.errors import HeadraceError, StorageError
 from headrace.sources.outage import SourceOutage, no_answer
-from headrace.sources.sql.answers import Answer
+from headrace.sources.sql.answers import QueryResult
 from headrace.sources.sql.relation import Relation, SelectedColumn
-from headrace.sources.sql.sessions import Session
+from headrace.sources.sql.sessions import DatabaseSession
 from headrace.sources.sql.targets import Target
 from headrace.storage.stores.retries import RetryLimits
 
@@ -65,20 +65,20 @@ class Database:
 
     def _forget(self) -> None:
         self._pid = os.getpid()
-        self._idle: list[Session] = []
+        self._idle: list[DatabaseSession] = []
         self._lock = threading.Lock()
         weakref.finalize(self, _close_all, self._idle, self._pid)
 
-    def read(self, query: str, types: pa.Schema | None = None) -> Answer:
-        """Returns the answer of a query; `Session.read` says what `types` is.
+    def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
+        """Returns the answer of a query; `DatabaseSession.read` says what `types` is.
 
         Raises `NoAnswerError` if no connection is to be had for now, else `StorageError`.
         """
-        answer: Answer = self._with_session(lambda session: session.read(query, types), query)
+        answer: QueryResult = self._with_session(lambda session: session.read(query, types), query)
         return answer
 
     def columns(self, relation: Relation) -> list[SelectedColumn]:
-        """Returns the columns of a relation; see `Session.columns`. Raises `StorageError`."""
+        """Returns the columns of a relation; see `DatabaseSession.columns`. Raises `StorageError`."""
         found: list[SelectedColumn] = self._with_session(
             lambda session: session.columns(relation), relation.everything()
         )
@@ -106,7 +106,7 @@ class Database:
                 self._idle.append(session)
             return found
 
-    def _take(self, begun: float) -> tuple[Session, bool]:
+    def _take(self, begun: float) -> tuple[DatabaseSession, bool]:
         """Returns a connection, and whether it was opened just now."""
         if self._pid != os.getpid():
             self._forget()
@@ -185,13 +185,13 @@ class Database:
         return f"<database {self.place}>"
 
 
-def _close(session: Session) -> None:
+def _close(session: DatabaseSession) -> None:
     # It may be broken, which each library says in its own way.
     with contextlib.suppress(Exception):
         session.close()
 
 
-def _close_all(idle: list[Session], pid: int) -> None:
+def _close_all(idle: list[DatabaseSession], pid: int) -> None:
     """Ends connections, in the process that has opened them."""
     while idle and pid == os.getpid():
         _close(idle.pop())

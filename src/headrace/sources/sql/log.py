@@ -126,7 +126,7 @@ class SQLSource:
         return f"<growing table {self.place}, by {self._key}>"
 
 
-class Seen(NamedTuple):
+class LargestKey(NamedTuple):
     """The largest key of a moment."""
 
     key: int
@@ -157,7 +157,7 @@ class SQLLog:
         self._writers = writers
         text = f"{relation.source}\n{relation.order}"
         self.identity = {"kind": "table", "query": hashlib.sha256(text.encode()).hexdigest()[:16]}
-        self._seen: deque[Seen] = deque()  # what is not complete yet, at most
+        self._seen: deque[LargestKey] = deque()  # what is not complete yet, at most
         self._newest = -1
         self._complete = -1
         self._has_said_who = False
@@ -256,7 +256,7 @@ class SQLLog:
             self._newest = newest
             if len(self._seen) == MOST_SEEN:
                 self._seen.pop()
-            self._seen.append(Seen(newest, now, writers))
+            self._seen.append(LargestKey(newest, now, writers))
         # What was complete once remains so, whoever writes later.
         while self._seen and self._is_complete(self._seen[0], now, writers):
             self._complete = self._seen.popleft().key
@@ -275,7 +275,7 @@ class SQLLog:
             self._database.place, self._seen[0].writers.still_there(writers), LONG,
         )  # fmt: skip
 
-    def _is_complete(self, seen: Seen, now: float, writers: Writers) -> bool:
+    def _is_complete(self, seen: LargestKey, now: float, writers: Writers) -> bool:
         """Tells whether no row can come any more with a smaller key."""
         return seen.since <= now - self._settle and seen.writers.have_ended(writers)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.core.extras import extra
-from headrace.sources.sql.answers import Answer, Unfit, answer_of, guessed
+from headrace.sources.sql.answers import QueryResult, Unfit, answer_of, guessed
 from headrace.sources.sql.dialect import Dialect
 from headrace.sources.sql.relation import Relation, SelectedColumn
 
@@ -24,10 +24,10 @@ BATCH = 1 << 16
 """Rows of SQLite that come at a time: it tells types by the first ones."""
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """An open connection."""
 
-    def read(self, query: str, types: pa.Schema | None = None) -> Answer:
+    def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
         """Returns the answer of a query.
 
         types: of all of its columns, in order; None: as the database tells, or as the values are.
@@ -50,14 +50,14 @@ class PostgresSession:
         adbc = extra("adbc_driver_postgresql.dbapi", "postgresql")
         self._connection = adbc.connect(url, autocommit=True)
 
-    def read(self, query: str, types: pa.Schema | None = None) -> Answer:
-        """See `Session.read`."""
+    def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
+        """See `DatabaseSession.read`."""
         with self._connection.cursor() as cursor:
             cursor.execute(query)
-            return Answer(cursor.fetch_arrow_table())
+            return QueryResult(cursor.fetch_arrow_table())
 
     def columns(self, relation: Relation) -> list[SelectedColumn]:
-        """See `Session.columns`."""
+        """See `DatabaseSession.columns`."""
         with self._connection.cursor() as cursor:
             schema = cursor.adbc_execute_schema(relation.everything())
 
@@ -91,7 +91,7 @@ class PostgresSession:
         return bool(answer.table.num_rows)
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """See `DatabaseSession.close`."""
         self._connection.close()
 
 
@@ -129,23 +129,23 @@ class SQLiteSession:
                 cursor.execute(f"pragma busy_timeout = {round(timeout * 1000)}")
                 cursor.fetchone()
 
-    def read(self, query: str, types: pa.Schema | None = None) -> Answer:
-        """See `Session.read`."""
+    def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
+        """See `DatabaseSession.read`."""
         if self._fast is not None:
             with self._fast.cursor() as cursor:
                 cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH)})
                 cursor.execute(query)
                 table = cursor.fetch_arrow_table()
             if types is None:
-                return Answer(table)
+                return QueryResult(table)
             fitted = _fitted(table, types)
             if fitted is not None:
-                return Answer(fitted)
+                return QueryResult(fitted)
 
         return _answer(self._plain.execute(query), types)
 
     def columns(self, relation: Relation) -> list[SelectedColumn]:
-        """See `Session.columns`."""
+        """See `DatabaseSession.columns`."""
         cursor = self._plain.execute(f"{relation.everything()} limit {LOOKED_AT}")
         declared = self._declared(relation)
         found = []
@@ -173,7 +173,7 @@ class SQLiteSession:
         return {row[1]: row[2] for row in rows}
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """See `DatabaseSession.close`."""
         self._plain.close()
         if self._fast is not None:
             self._fast.close()
@@ -219,13 +219,13 @@ class RowSession:
         self._dialect = dialect
         self._close = close or connection.close
 
-    def read(self, query: str, types: pa.Schema | None = None) -> Answer:
-        """See `Session.read`."""
+    def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
+        """See `DatabaseSession.read`."""
         with self._executed(query) as cursor:
             return _answer(cursor, types)
 
     def columns(self, relation: Relation) -> list[SelectedColumn]:
-        """See `Session.columns`."""
+        """See `DatabaseSession.columns`."""
         with self._executed(f"{relation.everything()} {self._dialect.limit(LOOKED_AT)}") as cursor:
             return _guessed_columns(relation, cursor)
 
@@ -244,11 +244,11 @@ class RowSession:
                 self._connection.rollback()
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """See `DatabaseSession.close`."""
         self._close()
 
 
-def _answer(cursor: Any, types: pa.Schema | None) -> Answer:
+def _answer(cursor: Any, types: pa.Schema | None) -> QueryResult:
     """Returns the answer that a cursor has, some rows at a time: as rows of Python they take ten times the memory."""
     if types is None:
         rows = cursor.fetchall()
@@ -268,7 +268,7 @@ def _answer(cursor: Any, types: pa.Schema | None) -> Answer:
             unfit.setdefault(name, {}).update({done + row: what for row, what in found.items()})
         done += len(rows)
 
-    return Answer(pa.concat_tables(tables), unfit)
+    return QueryResult(pa.concat_tables(tables), unfit)
 
 
 def _guessed_columns(relation: Relation, cursor: Any) -> list[SelectedColumn]:

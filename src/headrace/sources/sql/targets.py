@@ -17,7 +17,7 @@ from headrace.core.extras import extra
 from headrace.core.text.urls import check_server, shown_url
 from headrace.sources.sql.dialect import Dialect
 from headrace.sources.sql.recognition import SCHEME, is_engine, is_function
-from headrace.sources.sql.sessions import PostgresSession, RowSession, Session, SQLiteSession
+from headrace.sources.sql.sessions import DatabaseSession, PostgresSession, RowSession, SQLiteSession
 
 PLACE = "headrace.open"
 
@@ -34,7 +34,7 @@ class Target(Protocol):
     secrets: Secrets
     """These are cut out of what libraries say."""
 
-    def open(self) -> Session:
+    def open(self) -> DatabaseSession:
         """Connects. Raises what the library raises."""
 
 
@@ -137,7 +137,7 @@ class PostgresTarget:
         self.dialect = Dialect("postgresql")
         self.secrets = secrets_of(url)
 
-    def open(self) -> Session:
+    def open(self) -> DatabaseSession:
         """See `Target.open`."""
         return PostgresSession(self._url)
 
@@ -165,7 +165,7 @@ class SQLiteTarget:
             cure = "correct the path; behind sqlite: three slashes begin a relative one, four an absolute one"
             raise DatasetNotFoundError.about("there is no such database", place=url, found="no file", cure=cure)
 
-    def open(self) -> Session:
+    def open(self) -> DatabaseSession:
         """See `Target.open`."""
         return SQLiteSession(self._path)
 
@@ -206,7 +206,7 @@ class AlchemyTarget:
             what = "this is no URL of a database"
             raise UsageError.about(what, place=self.place, found=found, cure=cure) from None
 
-    def open(self) -> Session:
+    def open(self) -> DatabaseSession:
         """See `Target.open`."""
         if self._engine is None:
             self._engine = self._make_engine()
@@ -245,6 +245,6 @@ class FunctionTarget:
         connection.close()
         self.dialect = Dialect.of(package)
 
-    def open(self) -> Session:
+    def open(self) -> DatabaseSession:
         """See `Target.open`."""
         return RowSession(self._connect(), self.dialect)

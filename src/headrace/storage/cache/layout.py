@@ -120,7 +120,7 @@ def _whole_pages(nbytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Header:
+class ObjectHeader:
     """What the file of an object version says of itself."""
 
     shape: Shape
@@ -170,7 +170,7 @@ def is_ours(head: bytes) -> bool:
     return head.startswith(MAGIC[:-1]) or not any(head)
 
 
-def parsed(head: bytes) -> Header | None:
+def parsed(head: bytes) -> ObjectHeader | None:
     """Returns the record in the first `HEADER` bytes of a file; None if they are damaged or none of ours."""
     if len(head) < HEADER or not head.startswith(MAGIC):
         return None
@@ -187,7 +187,9 @@ def parsed(head: bytes) -> Header | None:
     url = head[begin : begin + url_length].decode("utf-8", "replace")
     etag = head[begin + url_length : begin + url_length + etag_length].decode("utf-8", "replace")
     generation = bytes(head[GENERATION : GENERATION + 8])
-    return Header(shape, bytes(head[IDENTITY : IDENTITY + 32]), url, etag, generation, NUMBER.unpack_from(head, JOB)[0])
+    return ObjectHeader(
+        shape, bytes(head[IDENTITY : IDENTITY + 32]), url, etag, generation, NUMBER.unpack_from(head, JOB)[0]
+    )
 
 
 def _check_of(head: bytes | bytearray) -> int:

@@ -150,7 +150,7 @@ def take_whole(node: Node, name: str) -> int:
     return _released(node, nbytes)
 
 
-def _open(node: Node, name: str) -> tuple[OpenFile, layout.Header | None] | None:
+def _open(node: Node, name: str) -> tuple[OpenFile, layout.ObjectHeader | None] | None:
     """Opens a file for its removal. The header is None if it is damaged. None if there is no file, or none of ours."""
     try:
         fd = node.folders.open(name, os.O_RDWR)

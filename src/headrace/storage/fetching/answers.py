@@ -29,7 +29,7 @@ Part = tuple[memoryview, Buffer]
 """The bytes of a range, and the memory in which they lie."""
 
 
-class Answer(NamedTuple):
+class RequestOutcome(NamedTuple):
     """What became of a request."""
 
     brought: Brought | None = None

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.core.errors import StorageError
-from headrace.storage.fetching.fetcher import Fetcher
+from headrace.storage.fetching.fetcher import RangeFetcher
 from headrace.storage.fetching.range_sources import bring
-from headrace.storage.fetching.ranges import ByteRange, Coming
+from headrace.storage.fetching.ranges import ByteRange, PlannedRead
 from headrace.storage.stores import registry
 from headrace.telemetry.remote_reads import RemoteReads
 
@@ -29,7 +29,7 @@ class Endpoint(Protocol):
     def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
         """Reads ranges, one behind the other, into a buffer that is as long as they are. Raises `StorageError`."""
 
-    def announce(self, plan: int, coming: Sequence[Coming]) -> None:
+    def announce(self, plan: int, coming: Sequence[PlannedRead]) -> None:
         """Says what will be read at positions of a plan, which come in order.
 
         What is announced in one call may come in the same request, as far as it lies side by side.
@@ -86,7 +86,7 @@ def tell_of_direct_reads(count: int) -> None:
 def _new_endpoint() -> Endpoint:
     global _PROCESS
     if _PID == -1 and registry.opened_by() in (None, os.getpid()):
-        fetcher = Fetcher(bring)
+        fetcher = RangeFetcher(bring)
         registry.on_retry(fetcher.retried)
         return fetcher
 

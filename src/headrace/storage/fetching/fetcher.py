@@ -13,10 +13,10 @@ from typing import Protocol
 
 from headrace.core.process.memory import give_back_memory, machine_memory
 from headrace.storage.cache import NEVER
-from headrace.storage.fetching.answers import Answer, Part, parts_of, span_of
-from headrace.storage.fetching.figures import Figures
+from headrace.storage.fetching.answers import Part, RequestOutcome, parts_of, span_of
+from headrace.storage.fetching.figures import FetchFigures
 from headrace.storage.fetching.range_sources import Brought
-from headrace.storage.fetching.ranges import GAP, LARGEST, ByteRange, Coming, Waiting
+from headrace.storage.fetching.ranges import GAP, LARGEST, ByteRange, PlannedRead, WaitingRanges
 from headrace.storage.fetching.store_requests import StoreRequests, Use
 from headrace.storage.stores.retries import THROTTLED
 from headrace.telemetry.remote_reads import RemoteReads
@@ -40,7 +40,7 @@ IDLE = 5.0
 """Seconds after which a thread without work ends."""
 
 
-class Source(Protocol):
+class RangeSource(Protocol):
     """What brings bytes; see `sources.bring`."""
 
     def __call__(self, ranges: Sequence[ByteRange], next_uses: Sequence[int], *, ahead: bool) -> Brought:
@@ -70,7 +70,7 @@ class _Fetched:
 
 
 class _Reading:
-    """A call of `Fetcher.read` that waits for ranges."""
+    """A call of `RangeFetcher.read` that waits for ranges."""
 
     def __init__(self) -> None:
         self.missing = 0
@@ -78,13 +78,13 @@ class _Reading:
         self.error: BaseException | None = None
 
 
-class Fetcher:
+class RangeFetcher:
     """Reads ranges of objects through several threads. Any thread may call it.
 
     What is read belongs to the caller: memory that nobody changes, as long as a view of it exists.
     """
 
-    def __init__(self, source: Source, budget: int | None = None) -> None:
+    def __init__(self, source: RangeSource, budget: int | None = None) -> None:
         """source: is called by several threads at a time. budget: bytes that are read ahead at most."""
         self._source = source
         if budget is None:
@@ -93,11 +93,11 @@ class Fetcher:
             self.budget = budget
 
         self._stores: defaultdict[str, StoreRequests] = defaultdict(StoreRequests)
-        self._figures = Figures(self._stores.values())
+        self._figures = FetchFigures(self._stores.values())
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._known: dict[ByteRange, _Fetched] = {}
-        self._waiting = Waiting()
+        self._waiting = WaitingRanges()
         self._order = itertools.count()
         self._announced: dict[int, dict[int, list[ByteRange]]] = {}
         self._abandoned: deque[int] = deque()
@@ -111,7 +111,7 @@ class Fetcher:
 
     # -- what others call ----------------------------------------------------------------------------------------------
 
-    def announce(self, plan: int, coming: Sequence[Coming]) -> None:
+    def announce(self, plan: int, coming: Sequence[PlannedRead]) -> None:
         """See `Endpoint.announce`."""
         with self._lock:
             self._drop_abandoned()
@@ -229,7 +229,7 @@ class Fetcher:
         self._waiting.add(wanted)
         return fetched
 
-    def _announce(self, plan: int, coming: Coming) -> None:
+    def _announce(self, plan: int, coming: PlannedRead) -> None:
         position = coming.position
         self._announced.setdefault(plan, {})[position] = list(coming.ranges)
         for number, wanted in enumerate(coming.ranges):
@@ -366,7 +366,7 @@ class Fetcher:
         requests.in_flight.started(now, requests.under_way)
         return ranges
 
-    def _end(self, ranges: Sequence[ByteRange], answer: Answer) -> None:
+    def _end(self, ranges: Sequence[ByteRange], answer: RequestOutcome) -> None:
         now = time.perf_counter()
         self._sum_up(now)
         requests = self._stores[ranges[0].object.store]
@@ -419,13 +419,13 @@ class Fetcher:
 
     def _run(self) -> None:
         ranges: list[ByteRange] = []
-        answer = Answer()
+        answer = RequestOutcome()
         while True:
             # The lock is taken once for each request: whoever iterates waits for it, too.
             with self._lock:
                 if ranges:
                     self._end(ranges, answer)
-                    answer = Answer()
+                    answer = RequestOutcome()
 
                 ranges = self._next_request()
                 while not ranges:
@@ -454,16 +454,18 @@ class Fetcher:
         self._drop_abandoned()
         return not self._closed and (woken or any(requests.queue for requests in self._stores.values()))
 
-    def _fetch(self, ranges: Sequence[ByteRange], next_uses: Sequence[int], *, ahead: bool, stays: bool) -> Answer:
+    def _fetch(
+        self, ranges: Sequence[ByteRange], next_uses: Sequence[int], *, ahead: bool, stays: bool
+    ) -> RequestOutcome:
         """Asks for ranges. stays: whether some of them are kept until somebody reads them."""
         began = time.perf_counter()
         try:
             brought = self._source(ranges, next_uses, ahead=ahead)
             if brought.data is None:
-                return Answer(brought, began=began)
-            return Answer(brought, parts_of(brought.data, ranges, stays=stays), began=began)
+                return RequestOutcome(brought, began=began)
+            return RequestOutcome(brought, parts_of(brought.data, ranges, stays=stays), began=began)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the bytes
-            return Answer(error=error, began=began)
+            return RequestOutcome(error=error, began=began)
 
     def retried(self, store: str, kind: str) -> None:
         """Says that a request to a store is made again, after a failure of a kind of `retrying.KINDS`."""

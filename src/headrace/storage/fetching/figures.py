@@ -8,12 +8,12 @@ from dataclasses import replace
 from headrace.storage.fetching.meter import Meter
 from headrace.storage.fetching.range_sources import Brought
 from headrace.storage.fetching.ranges import ByteRange
-from headrace.storage.fetching.seen import Seen
+from headrace.storage.fetching.seen import SeenRanges
 from headrace.storage.fetching.store_requests import StoreRequests
 from headrace.telemetry.remote_reads import RemoteReads
 
 
-class Figures:
+class FetchFigures:
     """Guarded by the fetcher's lock. Times are in seconds of `time.perf_counter()`."""
 
     def __init__(self, stores: Collection[StoreRequests]) -> None:
@@ -23,7 +23,7 @@ class Figures:
 
         self._stores = stores
         self._meter = Meter()
-        self._seen = Seen()
+        self._seen = SeenRanges()
         # Calls of `Fetcher.read` that wait, and until when what is told of such times was summed up.
         self._waiting = 0
         self._summed_up = 0.0

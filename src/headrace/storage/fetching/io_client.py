@@ -23,7 +23,7 @@ from headrace.core import framing
 from headrace.core.errors import StorageError
 from headrace.core.process.per_process import PerProcess
 from headrace.storage.fetching import unix_sockets
-from headrace.storage.fetching.ranges import ByteRange, Coming, cut
+from headrace.storage.fetching.ranges import ByteRange, PlannedRead, cut
 from headrace.storage.stores import registry
 from headrace.telemetry.remote_reads import RemoteReads
 
@@ -102,7 +102,7 @@ class IOClient:
 
         self._with_connection(ranges, ask)
 
-    def announce(self, plan: int, coming: Sequence[Coming]) -> None:
+    def announce(self, plan: int, coming: Sequence[PlannedRead]) -> None:
         """See `Endpoint.announce`."""
         ranges = list(itertools.chain.from_iterable(at.ranges for at in coming))
         self._tell(("announce", plan, list(coming)), ranges)

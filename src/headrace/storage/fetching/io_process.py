@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.core import framing
-from headrace.storage.fetching.fetcher import Fetcher
+from headrace.storage.fetching.fetcher import RangeFetcher
 from headrace.storage.fetching.range_sources import bring
 from headrace.storage.stores import registry
 from headrace.storage.stores.registry import RegisteredStore
@@ -40,7 +40,7 @@ from headrace.storage.stores.registry import RegisteredStore
 class _Connection:
     """Serves a thread of some process. The plans that were announced through it go with it."""
 
-    def __init__(self, connection: socket.socket, fetcher: Fetcher, cpu_before: float) -> None:
+    def __init__(self, connection: socket.socket, fetcher: RangeFetcher, cpu_before: float) -> None:
         """cpu_before: core seconds that this process took to start, which are no fetching."""
         self._connection = connection
         self._fetcher = fetcher
@@ -125,7 +125,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with_parent, args=(int(sys.argv[2]), sys.argv[3]), daemon=True).start()
-    fetcher = Fetcher(bring)
+    fetcher = RangeFetcher(bring)
     registry.on_retry(fetcher.retried)
     cpu_before = time.process_time()
     for number in itertools.count():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.telemetry.remote_reads import Window, best_rate
+from headrace.telemetry.remote_reads import TrafficWindow, best_rate
 
 WIDTH = 0.25
 """Seconds of a window at the beginning."""
@@ -56,11 +56,11 @@ class Meter:
             self._bytes[at] += rate * (stop - start)
             self._busy[at] += stop - start
 
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[TrafficWindow, ...]:
         """Returns all of them, the earliest first. The last one may be going on."""
         found = []
         for at, (count, busy) in enumerate(zip(self._bytes, self._busy, strict=True)):
-            found.append(Window(self._origin + at * self._width, self._width, count, busy / self._width))
+            found.append(TrafficWindow(self._origin + at * self._width, self._width, count, busy / self._width))
 
         return tuple(found)
 

@@ -55,7 +55,7 @@ def cut(data: memoryview, ranges: Sequence[ByteRange]) -> list[memoryview]:
     return parts
 
 
-class Coming(NamedTuple):
+class PlannedRead(NamedTuple):
     """What will be read at a position of a plan."""
 
     position: int
@@ -65,7 +65,7 @@ class Coming(NamedTuple):
     nobody knows."""
 
 
-class Waiting:
+class WaitingRanges:
     """Ranges that are still to be asked for, by object: finds the neighbours that one request can bring along."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Sequence
 
 from headrace.storage.fetching.endpoint import Endpoint
-from headrace.storage.fetching.ranges import ByteRange, Coming
+from headrace.storage.fetching.ranges import ByteRange, PlannedRead
 
 _NUMBERS = itertools.count(1)
 """Of the plans of this process. Several processes may tell one endpoint of theirs."""
@@ -23,15 +23,15 @@ class Plan:
         """The process that has made it. A forked child, whose endpoint is another one, needs a plan of its own."""
 
         self._number = (self.pid << 32) + next(_NUMBERS)
-        self._untold: list[Coming] = []
+        self._untold: list[PlannedRead] = []
 
         # At exit the endpoint goes as well.
         self._end = weakref.finalize(self, _abandon, endpoint, self._number, self.pid)
         self._end.atexit = False
 
     def announce(self, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None) -> None:
-        """Notes what will be read at a position: the endpoint is told of it by `tell`. See `Coming`."""
-        self._untold.append(Coming(position, ranges, next_uses))
+        """Notes what will be read at a position: the endpoint is told of it by `tell`. See `PlannedRead`."""
+        self._untold.append(PlannedRead(position, ranges, next_uses))
 
     def tell(self) -> None:
         """Tells the endpoint what was announced since the last time."""

@@ -8,7 +8,7 @@ BITS = 1 << 24
 """Places for ranges. Of a million ranges, 3 in 100 are wrongly taken for seen."""
 
 
-class Seen:
+class SeenRanges:
     """Remembers ranges by one bit each, at a place that follows from the range: two ranges may have the same."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ CLIENT_ONLY = {"default_headers", "root_certificate"}
 """Options that obstore takes for its connections, but not in `config`."""
 
 
-class Listing:
+class PagedListing:
     """A listing in key order, which goes on behind its last page after a failure."""
 
     def __init__(self, client: Any, prefix: str, after: str | None = None, size: int = PAGE) -> None:

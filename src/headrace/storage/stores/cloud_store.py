@@ -27,7 +27,7 @@ from headrace.storage.stores.cloud_requests import (
     FEW,
     PAGE,
     PART_BYTES,
-    Listing,
+    PagedListing,
     Upload,
     client_of,
     key_of,
@@ -37,7 +37,7 @@ from headrace.storage.stores.cloud_requests import (
 from headrace.storage.stores.failures import (
     LISTING,
     WRITING,
-    Request,
+    RequestName,
     changed_error,
     error_after_retries,
     lasting_error,
@@ -129,7 +129,7 @@ class CloudStore:
 
         self._refuse_http("be listed", "name its files", letters)
         found: Infos = []
-        listing = Listing(self._client, folder, after=letters, size=FEW)
+        listing = PagedListing(self._client, folder, after=letters, size=FEW)
         while True:
             metas = self._ask(LISTING, folder, listing.next_page) or []
             infos = [object_info(meta) for meta in metas]
@@ -263,7 +263,7 @@ class CloudStore:
 
     def _pages(self, prefix: str) -> Iterator[Page]:
         """Yields the pages of a store that sends them in order, as they come."""
-        listing = Listing(self._client, prefix)
+        listing = PagedListing(self._client, prefix)
         last = ""
         while True:
             metas = self._ask(LISTING, prefix, listing.next_page)
@@ -395,11 +395,11 @@ class CloudStore:
             return error_after_retries(request, GaveUp(failure, 1, 0.0))
         return lasting_error(request, failed)
 
-    def _request(self, doing: str, key: str) -> Request:
+    def _request(self, doing: str, key: str) -> RequestName:
         """Returns a request as errors name it."""
         place = dataclasses.replace(self.location, key=key)
         expiry = expiry_of(self._access.query_of(key))
-        return Request(
+        return RequestName(
             doing, place.url, place.container, place.scheme, self._access.source, self._endpoint, self._proxy, expiry
         )
 

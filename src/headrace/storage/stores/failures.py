@@ -27,7 +27,7 @@ KIND = re.compile(r"\bkind: (Connect|Timeout|TimedOut|Request|Interrupted|Decode
 
 LISTING = "cannot list objects"
 WRITING = "cannot write an object"
-"""What requests do; see `Request.doing`."""
+"""What requests do; see `RequestName.doing`."""
 
 THROTTLING_STATUSES = {429, 503}
 PASSING_STATUSES = {408, 500, 502, 504, 509, 599}
@@ -77,7 +77,7 @@ PASSING_WORDS = (
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestName:
     """A request as errors name it."""
 
     doing: str
@@ -109,7 +109,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ErrorText:
     """What the text of an exception says."""
 
     status: int | None
@@ -119,7 +119,7 @@ class Answer:
     text: str
 
     @classmethod
-    def of(cls, error: BaseException) -> Answer:
+    def of(cls, error: BaseException) -> ErrorText:
         """Reads an exception of obstore."""
         text = str(error)
         status = STATUS.search(text) or STATUS_IN_DEBUG.search(text)
@@ -151,7 +151,7 @@ class Answer:
 
 def passing_failure(error: Exception) -> PassingFailure | None:
     """Returns the failure that an exception means, if it may pass; None for one that stays."""
-    answer = Answer.of(error)
+    answer = ErrorText.of(error)
     if answer.code in EXPIRED_CODES:
         return None
 
@@ -186,7 +186,7 @@ def limit_reached(error: Exception, began: float) -> GaveUp | None:
     return GaveUp(failure, int(retries[1]) + 1, time.monotonic() - began)
 
 
-def error_after_retries(request: Request, gave_up: GaveUp) -> StorageError:
+def error_after_retries(request: RequestName, gave_up: GaveUp) -> StorageError:
     """Returns the error for a request that failed until the limit."""
     failure = gave_up.failure
     times = "once"
@@ -218,9 +218,9 @@ def error_after_retries(request: Request, gave_up: GaveUp) -> StorageError:
     )
 
 
-def lasting_error(request: Request, error: Exception) -> HeadraceError:
+def lasting_error(request: RequestName, error: Exception) -> HeadraceError:
     """Returns the error for an exception that repetition does not mend."""
-    answer = Answer.of(error)
+    answer = ErrorText.of(error)
     name = type(error).__name__
     if answer.says(*METADATA_SERVERS):
         return _no_credentials(request)
@@ -270,7 +270,7 @@ def lasting_error(request: Request, error: Exception) -> HeadraceError:
     return _other_error(request, answer, name)
 
 
-def changed_error(request: Request, how: str) -> ObjectChangedError:
+def changed_error(request: RequestName, how: str) -> ObjectChangedError:
     """Returns the error for an object that is not the wanted version."""
     return ObjectChangedError.about(
         "an object changed while it was being read",
@@ -281,7 +281,7 @@ def changed_error(request: Request, how: str) -> ObjectChangedError:
     )
 
 
-def _other_error(request: Request, answer: Answer, name: str) -> StorageError:
+def _other_error(request: RequestName, answer: ErrorText, name: str) -> StorageError:
     """Returns the error for what has no class of its own."""
     found = f"{answer.shown} ({name})"
     expected = "an answer with status 200 or 206"
@@ -330,7 +330,7 @@ def _other_error(request: Request, answer: Answer, name: str) -> StorageError:
     return StorageError.about(request.doing, place=request.place, found=found, expected=expected, cure=cure)
 
 
-def _no_permission(request: Request, answer: Answer) -> StorageError:
+def _no_permission(request: RequestName, answer: ErrorText) -> StorageError:
     """Returns the error for credentials that do not suffice."""
     if request.doing == LISTING and answer.code not in KEY_CODES:
         return _no_listing(request, answer)
@@ -360,7 +360,7 @@ class ListingRefusedError(StorageError):
     """The credentials do not suffice to list objects. They may suffice to read them."""
 
 
-def _no_listing(request: Request, answer: Answer) -> StorageError:
+def _no_listing(request: RequestName, answer: ErrorText) -> StorageError:
     """Returns the error for a listing that is refused. Many may read objects that they may not list."""
     return ListingRefusedError.about(
         request.doing,
@@ -372,7 +372,7 @@ def _no_listing(request: Request, answer: Answer) -> StorageError:
     )
 
 
-def _no_credentials(request: Request) -> StorageError:
+def _no_credentials(request: RequestName) -> StorageError:
     """Returns the error for a store that was asked with no credentials at all."""
     cures = {
         "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or for public data "
@@ -390,7 +390,7 @@ def _no_credentials(request: Request) -> StorageError:
     )
 
 
-def _wrong_region(request: Request, answer: Answer) -> StorageError:
+def _wrong_region(request: RequestName, answer: ErrorText) -> StorageError:
     """Returns the error for a bucket that lies in another region."""
     cure = "set AWS_REGION, or region in options=, to the region of the bucket"
     expected = "requests to the region of the bucket; the server does not say which"

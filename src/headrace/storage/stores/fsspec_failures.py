@@ -14,7 +14,7 @@ from headrace.storage.stores.failures import RefusedError
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownErrors:
     """What some classes of errors mean."""
 
     names: frozenset[str]
@@ -23,8 +23,8 @@ class Known:
     cure: str
 
 
-def _known(names: str, found: str, expected: str, cure: str) -> Known:
-    return Known(frozenset(names.split()), found, expected, cure)
+def _known(names: str, found: str, expected: str, cure: str) -> KnownErrors:
+    return KnownErrors(frozenset(names.split()), found, expected, cure)
 
 
 ABOUT_A_PLACE = (
@@ -112,7 +112,7 @@ def is_about_more(error: FileNotFoundError) -> bool:
     return any(known.names & set(_names(error)) for known in ABOUT_A_PLACE)
 
 
-def _meaning(error: BaseException) -> Known | None:
+def _meaning(error: BaseException) -> KnownErrors | None:
     names = set(_names(error))
     for known in ABOUT_A_PLACE:
         if known.names & names:

@@ -28,7 +28,7 @@ class HostActor:
         check_versions(versions, socket.gethostname())
 
     def start(self, key: bytes, folder: str, paths: list[str]) -> Any:
-        """Starts the host, and returns the `Place` where it listens."""
+        """Starts the host, and returns the `HostAddress` where it listens."""
         name = socket.gethostname()
         self._process, self._control, place = start_host(key, node_address(), name, folder, paths)
         return place
@@ -41,14 +41,14 @@ class HostActor:
 def start_host(
     key: bytes, address: str, name: str, folder: str, paths: list[str], command: tuple[str, ...] = ()
 ) -> tuple[subprocess.Popen[bytes], Connection, Any]:
-    """Starts a host process, waits until it listens, and returns it, its control connection, and its `Place`.
+    """Starts a host process, waits until it listens, and returns it, its control connection, and its `HostAddress`.
 
     It ends when the connection is closed. Raises RuntimeError if it does not come to listen.
 
     address: of the interface on which it listens.
     command: what is put before the command, such as one that enters another network.
     """
-    from headrace.workers.remote.messages import HostConfig, Place
+    from headrace.workers.remote.messages import HostAddress, HostConfig
 
     ours, theirs = Pipe(duplex=True)
     parent_watch = ParentWatch.for_child()
@@ -72,7 +72,7 @@ def start_host(
         code = process.wait()
         raise RuntimeError(f"a host could not be started on {name} (exit code {code}): {error}") from error
 
-    return process, ours, Place(address, port, key)
+    return process, ours, HostAddress(address, port, key)
 
 
 def node_address() -> str:

@@ -47,7 +47,7 @@ from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.remote import shared_spec
 from headrace.workers.remote.messages import Death, Hello, HostConfig, RemoteRequest, RemoteResult, Welcome
 from headrace.workers.remote.shared_spec import Offer
-from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Message, Wire, authenticate
+from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Wire, WireMessage, authenticate
 from headrace.workers.worker_spec import WorkerSpec
 
 LOGGER = logging.getLogger("headrace")
@@ -276,7 +276,7 @@ class _Service:
             raise LostError("the proxy is gone")
         return True
 
-    def _hear(self, message: Message) -> bool:
+    def _hear(self, message: WireMessage) -> bool:
         if message.kind == "request":
             request: RemoteRequest = message.content
             self._epoch = request.epoch

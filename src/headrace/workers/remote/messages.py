@@ -83,7 +83,7 @@ class HostConfig(NamedTuple):
     """Where the trainer looks for modules; the worker looks there, too, behind its own places."""
 
 
-class Place(NamedTuple):
+class HostAddress(NamedTuple):
     """Where a host listens, and the key that opens its door."""
 
     address: str

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from headrace.core.errors import ClusterError
-from headrace.workers.remote.messages import Place
+from headrace.workers.remote.messages import HostAddress
 
 ATTEMPTS = 3
 """How often it is tried to start a host before somebody is told that there is none."""
@@ -31,7 +31,7 @@ IDLE = 5.0
 class HostHandle(Protocol):
     """A host that runs, or did."""
 
-    place: Place
+    place: HostAddress
 
     def is_alive(self) -> bool:
         """Tells whether it can take a proxy."""

@@ -36,8 +36,8 @@ from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.crash_file import TELL_STACKS
 from headrace.workers.processes.messages import INLINE, InSlot, Request, Result, packed
 from headrace.workers.processes.plain_requests import unpacked_request
-from headrace.workers.remote.messages import Death, Hello, Place, RemoteRequest, RemoteResult, Welcome
-from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Message, Wire, authenticate
+from headrace.workers.remote.messages import Death, Hello, HostAddress, RemoteRequest, RemoteResult, Welcome
+from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Wire, WireMessage, authenticate
 
 if TYPE_CHECKING:
     from headrace.workers.processes.worker_main import Assignment
@@ -123,7 +123,7 @@ class _Proxy:
 
     def connect(self) -> None:
         """Asks for places until a host takes the worker. Raises `_StoppedError` and `_RefusedError`."""
-        failed: Place | None = None
+        failed: HostAddress | None = None
         for attempt in range(1, ATTEMPTS + 1):
             place = self._find(failed)
             try:
@@ -139,7 +139,7 @@ class _Proxy:
             self.tell("placed", (welcome.host, self._worker_pid))
             return
 
-    def _find(self, failed: Place | None) -> Place:
+    def _find(self, failed: HostAddress | None) -> HostAddress:
         self._door.send(("place", failed))
         while True:
             readable, _, _ = select.select([self._door, self._pipe], [], [])
@@ -168,7 +168,7 @@ class _Proxy:
         if isinstance(request, Request) and request.stop:
             raise _StoppedError
 
-    def _introduce(self, place: Place) -> Welcome:
+    def _introduce(self, place: HostAddress) -> Welcome:
         """Connects to a host and has it start the worker. Raises `LostError`, `OSError` and `_RefusedError`."""
         connection = socket.create_connection((place.address, place.port), CONNECTING)
         try:
@@ -283,7 +283,7 @@ class _Proxy:
             self._door.send(("failed", None))
         os._exit(1)
 
-    def _take_in(self, message: Message) -> None:
+    def _take_in(self, message: WireMessage) -> None:
         if message.kind == "result":
             self._take_in_result(message)
         elif message.kind == "beat":
@@ -302,7 +302,7 @@ class _Proxy:
         for at, number in enumerate(numbers):
             self._it.crash_file.activity[at] = number
 
-    def _take_in_result(self, message: Message) -> None:
+    def _take_in_result(self, message: WireMessage) -> None:
         result: RemoteResult = message.content
         while self._returned:
             self._memory.give_back([self._returned.popleft()])

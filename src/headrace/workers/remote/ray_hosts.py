@@ -15,7 +15,7 @@ from headrace.cluster.options import Ray
 from headrace.core.errors import ClusterError
 from headrace.telemetry.formatting import some
 from headrace.workers.remote.actors import HostActor
-from headrace.workers.remote.messages import Place
+from headrace.workers.remote.messages import HostAddress
 
 PROBE_EVERY = 2.0
 """Seconds between two looks at the head of the cluster, while somebody waits for a machine."""
@@ -130,7 +130,7 @@ class RayHosts:
 class RayHost:
     """A `HostHandle`: an actor, and the host that it runs."""
 
-    def __init__(self, ray: Any, actor: Any, place: Place) -> None:
+    def __init__(self, ray: Any, actor: Any, place: HostAddress) -> None:
         self.place = place
         self._ray = ray
         self._actor = actor

@@ -42,7 +42,7 @@ LARGEST_HEADER = 1 << 30
 """Bytes that a message may have besides its buffers."""
 
 
-class Message(NamedTuple):
+class WireMessage(NamedTuple):
     """What came over the wire. The raw buffers are still to be read, with `Wire.read_into`, in their order."""
 
     kind: str
@@ -89,10 +89,10 @@ class Wire:
         except OSError as error:
             raise LostError(f"sending to {self._name()} failed: {error}") from error
 
-    def receive(self) -> Message:
+    def receive(self) -> WireMessage:
         """Waits for a message. Raises `LostError`."""
         with self._as_lost():
-            return Message(*framing.receive(self._socket, LARGEST_HEADER))
+            return WireMessage(*framing.receive(self._socket, LARGEST_HEADER))
 
     def read_into(self, target: memoryview) -> None:
         """Fills a buffer with what comes next. Raises `LostError`."""

@@ -54,7 +54,7 @@ class PackedPieces:
 
 
 @dataclass(frozen=True)
-class Way:
+class PieceMaking:
     """How pieces are made."""
 
     trust: bool
@@ -74,7 +74,7 @@ class Way:
         return self.workers or min(self.cores, pieces)
 
 
-def pack_to_bucket(target: BucketTarget, make_plan: MakePlan, way: Way) -> PackedPieces:
+def pack_to_bucket(target: BucketTarget, make_plan: MakePlan, way: PieceMaking) -> PackedPieces:
     """Packs. make_plan: opens the source; it is called once it is known that the target can be written.
 
     Raises as `headrace.pack`.
@@ -149,7 +149,7 @@ class ShardJob:
     shared_folder = None
     """See `Job.shared_folder`: a machine needs nothing but the store."""
 
-    def __init__(self, target: BucketTarget, plan: PackPlan, way: Way) -> None:
+    def __init__(self, target: BucketTarget, plan: PackPlan, way: PieceMaking) -> None:
         self._target = target.for_workers()
         self._plan = plan
         self._trust = way.trust
@@ -192,7 +192,7 @@ class ShardJob:
         return note
 
 
-def _pack_shards(target: BucketTarget, plan: PackPlan, way: Way, spool: Path, lock: RunLock) -> PackedPieces:
+def _pack_shards(target: BucketTarget, plan: PackPlan, way: PieceMaking, spool: Path, lock: RunLock) -> PackedPieces:
     # Whatever a run that was killed was at: shards are made anew.
     for folder in spool.glob("piece-*"):
         shutil.rmtree(folder)
@@ -217,7 +217,7 @@ def _pack_shards(target: BucketTarget, plan: PackPlan, way: Way, spool: Path, lo
 # -- whole forms -------------------------------------------------------------------------------------------------------
 
 
-def _pack_whole(target: BucketTarget, plan: PackPlan, way: Way, spool: Path, lock: RunLock) -> PackedPieces:
+def _pack_whole(target: BucketTarget, plan: PackPlan, way: PieceMaking, spool: Path, lock: RunLock) -> PackedPieces:
     local = spool / "whole" / plan.target.rpartition("/")[2]
     local.parent.mkdir(exist_ok=True)
     digest = plan.digest()

@@ -24,7 +24,7 @@ TAIL = 64 << 10
 """Bytes at the end of a file that are fetched at once: they hold the footer of nearly all."""
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """Bytes of a file, from `start` on."""
 
     start: int
@@ -39,11 +39,11 @@ class FileBytes(Protocol):
     def pread(self, count: int, start: int) -> memoryview:
         """Returns up to `count` bytes from byte `start` on; fewer only at the end of the file."""
 
-    def pread_many(self, spans: Sequence[Span]) -> list[memoryview]:
+    def pread_many(self, spans: Sequence[ByteSpan]) -> list[memoryview]:
         """Returns the bytes of spans, which are read at the same time."""
 
 
-class Message(NamedTuple):
+class IpcMessage(NamedTuple):
     """A message of an Arrow file, and where its body lies."""
 
     kind: int
@@ -69,20 +69,20 @@ class ColumnLayout(NamedTuple):
     has_nulls: bool
     """Whether any of them has empty places, or may have."""
 
-    buffers: list[Span]
+    buffers: list[ByteSpan]
 
 
 class BatchLayout(NamedTuple):
     """Where a record batch lies."""
 
-    message: Message
+    message: IpcMessage
     rows: int
     compressed: bool
     columns: list[ColumnLayout]
     """In the order of the schema."""
 
 
-def read_messages(file: FileBytes) -> Iterator[Message]:
+def read_messages(file: FileBytes) -> Iterator[IpcMessage]:
     """Yields the messages of a file of either form: the schema, dictionaries, record batches.
 
     Those of the stream form are found one after the other, those of the file form by its footer, at once. Raises
@@ -114,13 +114,13 @@ def read_messages(file: FileBytes) -> Iterator[Message]:
     for start, head, length in arrow_messages.blocks_in(bytes(file.pread(size, end - size))):
         if not 0 <= start <= start + head + length <= end or not 8 <= head <= LONGEST:
             raise ValueError(f"a message of {head:,} and {length:,} bytes at byte {start:,} of {file.size:,}")
-        spans.append(Span(start, head))
+        spans.append(ByteSpan(start, head))
 
     for span, data in zip(spans, file.pread_many(spans), strict=True):
         yield _message(data, span.start, file.size)
 
 
-def _in_order(file: FileBytes) -> Iterator[Message]:
+def _in_order(file: FileBytes) -> Iterator[IpcMessage]:
     at = 0
     while at + 8 <= file.size:
         message = _message_at(file, at)
@@ -130,11 +130,11 @@ def _in_order(file: FileBytes) -> Iterator[Message]:
         at = message.body + message.length
 
 
-def _message_at(file: FileBytes, start: int) -> Message:
+def _message_at(file: FileBytes, start: int) -> IpcMessage:
     """Returns the message at a byte; one without a head at the end of a stream."""
     table, size = _size_of_head(file.pread(8, start))
     if size <= 0:
-        return Message(0, b"", 0, start, 0)
+        return IpcMessage(0, b"", 0, start, 0)
     if size > LONGEST or start + table + size > file.size:
         raise ValueError(f"a message of {size:,} bytes at byte {start:,} of {file.size:,}")
     return _message(file.pread(table + size, start), start, file.size)
@@ -148,7 +148,7 @@ def _size_of_head(data: memoryview) -> tuple[int, int]:
     return 4 + 4 * marked, int(size)
 
 
-def _message(data: memoryview, start: int, file_size: int) -> Message:
+def _message(data: memoryview, start: int, file_size: int) -> IpcMessage:
     """Returns the message whose head is given, which begins at a byte of a file."""
     table, size = _size_of_head(data)
     if not 0 < size <= len(data) - table:
@@ -159,10 +159,10 @@ def _message(data: memoryview, start: int, file_size: int) -> Message:
     body = start + table + size
     if kind not in (SCHEMA, DICTIONARY, BATCH) or not 0 <= length <= file_size - body:
         raise ValueError(f"a message of kind {kind} with {length:,} bytes at byte {start:,} of {file_size:,}")
-    return Message(kind, head, table, body, length)
+    return IpcMessage(kind, head, table, body, length)
 
 
-def batch_layout(message: Message, schema: pa.Schema) -> BatchLayout:
+def batch_layout(message: IpcMessage, schema: pa.Schema) -> BatchLayout:
     """Returns where a record batch lies. Raises `ValueError` or `struct.error` where its message makes no sense."""
     about = arrow_messages.record_batch(message.head, message.table)
     walk = _Walk(about, message)
@@ -180,7 +180,7 @@ def batch_layout(message: Message, schema: pa.Schema) -> BatchLayout:
 class _Walk:
     """Takes the arrays and buffers of a record batch, column after column."""
 
-    def __init__(self, about: arrow_messages.RecordBatch, message: Message) -> None:
+    def __init__(self, about: arrow_messages.RecordBatch, message: IpcMessage) -> None:
         self._nodes = iter(about.nodes)
         self._buffers = iter(about.buffers)
         self._variadic = iter(about.variadic)
@@ -189,7 +189,7 @@ class _Walk:
     def column(self, kind: pa.DataType) -> ColumnLayout:
         lengths: list[int] = []
         nulls: list[int] = []
-        buffers: list[Span] = []
+        buffers: list[ByteSpan] = []
         self._take(kind, lengths, nulls, buffers)
         return ColumnLayout(lengths, any(nulls), buffers)
 
@@ -197,7 +197,7 @@ class _Walk:
         """Tells whether something was not taken."""
         return next(self._nodes, None) is not None or next(self._buffers, None) is not None
 
-    def _take(self, kind: pa.DataType, lengths: list[int], nulls: list[int], buffers: list[Span]) -> None:
+    def _take(self, kind: pa.DataType, lengths: list[int], nulls: list[int], buffers: list[ByteSpan]) -> None:
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
         if pa.types.is_dictionary(kind):
@@ -218,11 +218,11 @@ class _Walk:
         for number in range(kind.num_fields):
             self._take(kind.field(number).type, lengths, nulls, buffers)
 
-    def _buffer(self) -> Span:
+    def _buffer(self) -> ByteSpan:
         start, size = self._next(self._buffers)
         if not 0 <= start <= start + size <= self._message.length:
             raise ValueError(f"a buffer of {size:,} bytes at byte {start:,} of a body of {self._message.length:,}")
-        return Span(self._message.body + start, size)
+        return ByteSpan(self._message.body + start, size)
 
     def _next(self, pairs: Iterator[tuple[int, int]]) -> tuple[int, int]:
         found = next(pairs, None)

@@ -21,7 +21,14 @@ from headrace.core.process.memory import machine_memory
 from headrace.data.formats.arrow.columns import check_decoded, from_arrow
 from headrace.data.formats.arrow.exact_numbers import are_as_stored, is_time
 from headrace.data.formats.arrow.field_types import field_from, schema_from
-from headrace.data.formats.arrow.ipc_layout import BatchLayout, ColumnLayout, Message, Span, batch_layout, read_messages
+from headrace.data.formats.arrow.ipc_layout import (
+    BatchLayout,
+    ByteSpan,
+    ColumnLayout,
+    IpcMessage,
+    batch_layout,
+    read_messages,
+)
 from headrace.data.formats.columns import Array, Column, Keys
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.byte_spans import Addresses, Units, exact_units
@@ -64,7 +71,7 @@ class StoredTable(NamedTuple):
     urls: Sequence[str]
     files: RemoteFiles
     schema: pa.Schema
-    messages: list[list[Message]]
+    messages: list[list[IpcMessage]]
     """Of each file, the schema first."""
 
     batches: list[tuple[int, BatchLayout]]
@@ -95,12 +102,12 @@ class _HeadBytes:
                 window = LONG
 
             end = min(max(stop, start + window), self.size)
-            self._data = self.pread_many([Span(start, end - start)])[0]
+            self._data = self.pread_many([ByteSpan(start, end - start)])[0]
             self._at = start
 
         return self._data[start - self._at : stop - self._at]
 
-    def pread_many(self, spans: Sequence[Span]) -> list[memoryview]:
+    def pread_many(self, spans: Sequence[ByteSpan]) -> list[memoryview]:
         """See `FileBytes.pread_many`."""
         return read_ranges([self._files.part(self._number, span.start, span.start + span.size) for span in spans])
 
@@ -112,7 +119,7 @@ def read_table(urls: Sequence[str]) -> StoredTable:
     """
     files = RemoteFiles.at(urls)
 
-    def read(number: int) -> tuple[pa.Schema, list[Message], list[BatchLayout]]:
+    def read(number: int) -> tuple[pa.Schema, list[IpcMessage], list[BatchLayout]]:
         return _read_file(files, number, urls[number])
 
     messages = []
@@ -134,7 +141,7 @@ def read_table(urls: Sequence[str]) -> StoredTable:
     return StoredTable(urls, files, first, messages, batches)
 
 
-def _read_file(files: RemoteFiles, number: int, url: str) -> tuple[pa.Schema, list[Message], list[BatchLayout]]:
+def _read_file(files: RemoteFiles, number: int, url: str) -> tuple[pa.Schema, list[IpcMessage], list[BatchLayout]]:
     try:
         if files.sizes[number] == 0:
             raise ValueError("an empty file")
@@ -239,7 +246,7 @@ def _values(column: ColumnLayout, rows: int, field: Field, dtype: np.dtype[Any],
     return span.start, rows
 
 
-def _check_buffer(span: Span, needed: int, field: Field, url: str) -> None:
+def _check_buffer(span: ByteSpan, needed: int, field: Field, url: str) -> None:
     if span.size < needed:
         error = ValueError(f"a buffer of {span.size:,} bytes instead of {needed:,} in column {field.name!r}")
         raise unreadable(url, "Arrow file", error)
@@ -276,9 +283,9 @@ class _Batch(NamedTuple):
     """A record batch whose columns are decoded."""
 
     file: int
-    message: Message
+    message: IpcMessage
     compressed: bool
-    buffers: dict[str, list[Span]]
+    buffers: dict[str, list[ByteSpan]]
     """Of each column; empty ones are left out."""
 
     dictionaries: int
@@ -405,7 +412,7 @@ class BatchBlocks(BlockReader):
 
         return kept[file]
 
-    def _check_unfolding(self, message: Message, body: Array, url: str) -> None:
+    def _check_unfolding(self, message: IpcMessage, body: Array, url: str) -> None:
         """Raises `FormatError` if the buffers of a body that was read would unfold to far more than they hold."""
         about = record_batch(message.head, message.table)
         if not about.compressed:
@@ -424,7 +431,7 @@ class BatchBlocks(BlockReader):
         check_unfolding(url, "compressed buffers in a record batch", total, stored, self._trust)
 
 
-def _is_stream(messages: Sequence[Message]) -> bool:
+def _is_stream(messages: Sequence[IpcMessage]) -> bool:
     """Tells whether messages are those of a stream, whose schema lies at the very beginning."""
     first = messages[0]
     return first.body == len(first.head)

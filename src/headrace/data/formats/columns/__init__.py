@@ -6,7 +6,7 @@ columns. `arrays`, `tables` and `arrow_columns` serve the formats that keep colu
 
 from headrace.data.formats.columns.block import (
     Block,
-    Origin,
+    SampleOrigin,
     array_of,
     as_numbers,
     block_from,
@@ -30,8 +30,8 @@ __all__ = [
     "Field",
     "Keys",
     "Loose",
-    "Origin",
     "Ragged",
+    "SampleOrigin",
     "Schema",
     "array_of",
     "as_numbers",

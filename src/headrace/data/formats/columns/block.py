@@ -16,7 +16,7 @@ from headrace.data.formats.columns.schema import BYTE, NUMBERS, Field, Schema
 CURE = "leave the column out with columns=, or save all samples with values of one kind"
 
 
-class Origin(NamedTuple):
+class SampleOrigin(NamedTuple):
     """Where the samples of a block come from. Errors about one of them say so."""
 
     place_of: Callable[[Any, str], str]
@@ -28,7 +28,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberedIn:
-    """Names samples by their numbers; see `Origin.place_of`."""
+    """Names samples by their numbers; see `SampleOrigin.place_of`."""
 
     place: str
 
@@ -43,7 +43,7 @@ class Block:
 
     schema: Schema
     columns: Mapping[str, Column]
-    origin: Origin | None = None
+    origin: SampleOrigin | None = None
 
     def __reduce__(self) -> Any:
         """Leaves the origin out: it holds on to the reader."""
@@ -59,12 +59,12 @@ class Block:
         """Returns the block with its samples named by their numbers, unless they have better names. keys: int64 [n]."""
         if self.origin is not None:
             return self
-        return replace(self, origin=Origin(NumberedIn(place), keys))
+        return replace(self, origin=SampleOrigin(NumberedIn(place), keys))
 
-    def _origin_of(self, chosen: slice | Keys) -> Origin | None:
+    def _origin_of(self, chosen: slice | Keys) -> SampleOrigin | None:
         if self.origin is None:
             return None
-        return Origin(self.origin.place_of, self.origin.keys[chosen])
+        return SampleOrigin(self.origin.place_of, self.origin.keys[chosen])
 
     def __len__(self) -> int:
         if self.schema.fields:
@@ -137,7 +137,7 @@ def concatenated(schema: Schema, blocks: Sequence[Block]) -> Block:
     return Block(schema, columns, _common_origin(blocks))
 
 
-def _common_origin(blocks: Sequence[Block]) -> Origin | None:
+def _common_origin(blocks: Sequence[Block]) -> SampleOrigin | None:
     """Returns the origin of the samples of all blocks; None if they are not named by the same reader."""
     keys = []
     place_of = None
@@ -149,7 +149,7 @@ def _common_origin(blocks: Sequence[Block]) -> Origin | None:
 
     if place_of is None:
         return None
-    return Origin(place_of, np.concatenate(keys))
+    return SampleOrigin(place_of, np.concatenate(keys))
 
 
 def joined(field: Field, columns: Sequence[Any]) -> Column:

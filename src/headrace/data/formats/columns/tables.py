@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.data.formats.arrow.columns import check_decoded, from_arrow
-from headrace.data.formats.columns import Block, Column, Keys, Origin, Ragged, concatenated, joined
+from headrace.data.formats.columns import Block, Column, Keys, Ragged, SampleOrigin, concatenated, joined
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import Handle, even_blocks
@@ -227,7 +227,7 @@ class BlockReader(ABC):
             parts.append(part)
 
         block = _in_order(schema, groups, parts, len(keys))
-        return dataclasses.replace(block, origin=Origin(self._place_of, keys))
+        return dataclasses.replace(block, origin=SampleOrigin(self._place_of, keys))
 
     def block_place(self, number: int) -> str:
         """Returns where a block lies, as a user would call it."""

@@ -15,8 +15,8 @@ from headrace.core.errors import FormatError, SampleError
 from headrace.data.formats.arrow.columns import from_arrow
 from headrace.data.formats.arrow.exact_numbers import is_time, times
 from headrace.data.formats.arrow.field_types import field_from
-from headrace.data.formats.columns import Array, Block, Column, Field, Keys, Origin, Schema, concatenated
-from headrace.sources.sql.answers import Answer
+from headrace.data.formats.columns import Array, Block, Column, Field, Keys, SampleOrigin, Schema, concatenated
+from headrace.sources.sql.answers import QueryResult
 from headrace.sources.sql.relation import SelectedColumn
 
 WHOLE_ROW = ""
@@ -24,7 +24,7 @@ WHOLE_ROW = ""
 
 
 @dataclass(frozen=True)
-class Fault:
+class RowFault:
     """Rows that are no samples, and why."""
 
     rows: Keys
@@ -36,11 +36,11 @@ class Fault:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TableRows:
     """Rows of an answer. Those with a fault hold nothing of use."""
 
     block: Block
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[RowFault, ...] = ()
 
     def __len__(self) -> int:
         return len(self.block)
@@ -63,14 +63,14 @@ class Rows:
             self._raise_of(fault, rows[np.isin(rows, fault.rows)])
         return self.block.take(rows)
 
-    def _raise_of(self, fault: Fault, rows: Keys) -> None:
+    def _raise_of(self, fault: RowFault, rows: Keys) -> None:
         if len(rows):
             place = self.block.place_of(int(rows[0]), fault.column)
             what = "a row cannot be a sample"
             raise SampleError.about(what, place=place, found=fault.found, expected=fault.expected, cure=fault.cure)
 
 
-def joined_rows(schema: Schema, parts: Sequence[Rows]) -> Rows:
+def joined_rows(schema: Schema, parts: Sequence[TableRows]) -> TableRows:
     """Returns the rows of several answers, one after the other."""
     faults = []
     first = 0
@@ -79,7 +79,7 @@ def joined_rows(schema: Schema, parts: Sequence[Rows]) -> Rows:
             faults.append(dataclasses.replace(fault, rows=fault.rows + first))
         first += len(part)
 
-    return Rows(concatenated(schema, [part.block for part in parts]), tuple(faults))
+    return TableRows(concatenated(schema, [part.block for part in parts]), tuple(faults))
 
 
 def schema_of(columns: Sequence[SelectedColumn], shapes: Mapping[str, tuple[int, ...]], place: str) -> Schema:
@@ -118,8 +118,8 @@ def _no_part(column: SelectedColumn, place: str) -> FormatError:
 
 
 def rows_from(
-    answer: Answer, schema: Schema, numbers: Keys, places: Keys | None, place_of: Callable[[int, str], str]
-) -> Rows:
+    answer: QueryResult, schema: Schema, numbers: Keys, places: Keys | None, place_of: Callable[[int, str], str]
+) -> TableRows:
     """Returns the rows of an answer that were asked for.
 
     numbers: of the samples, int64 [k]. places: where each stands in the answer, -1 for a row that is gone; None: they
@@ -136,7 +136,7 @@ def rows_from(
             expected = "the row that was there when the data were opened"
             cure = "open the data again, or keep the table as it is while it is read"
             faults.append(
-                Fault(gone, WHOLE_ROW, "no row with this key: it was deleted, or its key changed", expected, cure)
+                RowFault(gone, WHOLE_ROW, "no row with this key: it was deleted, or its key changed", expected, cure)
             )
 
     columns = {}
@@ -145,11 +145,13 @@ def rows_from(
         columns[field.name], found = _column(field, table.column(field.name).combine_chunks(), unfit, places)
         faults += found
 
-    block = Block(schema, columns, Origin(place_of, numbers))
-    return Rows(block, tuple(faults))
+    block = Block(schema, columns, SampleOrigin(place_of, numbers))
+    return TableRows(block, tuple(faults))
 
 
-def _column(field: Field, array: pa.Array, unfit: Mapping[int, str], places: Keys | None) -> tuple[Column, list[Fault]]:
+def _column(
+    field: Field, array: pa.Array, unfit: Mapping[int, str], places: Keys | None
+) -> tuple[Column, list[RowFault]]:
     faults = []
     empty = (
         np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)) if array.null_count else np.empty(0, np.int64)
@@ -159,13 +161,13 @@ def _column(field: Field, array: pa.Array, unfit: Mapping[int, str], places: Key
         if places is not None:
             at = np.flatnonzero(places == row)
         cure = f"mend the row, or cast {field.name} in the query"
-        faults.append(Fault(at, field.name, found, str(field), cure))
+        faults.append(RowFault(at, field.name, found, str(field), cure))
         empty = np.setdiff1d(empty, at)
 
     is_float = field.kind == "fixed" and not field.shape and field.dtype.kind == "f"
     if len(empty) and not is_float:
         cure = f"fill it in the query, as in coalesce({field.name}, ...), or leave such rows out"
-        faults.append(Fault(empty, field.name, "null", str(field), cure))
+        faults.append(RowFault(empty, field.name, "null", str(field), cure))
 
     if field.shape and pa.types.is_binary(array.type):
         column, wrong = _sent(field, array)
@@ -194,14 +196,16 @@ def _filled(field: Field, array: pa.Array) -> pa.Array:
     return pc.fill_null(array, 0)
 
 
-def _lists(field: Field, array: pa.Array) -> tuple[Column, list[Fault]]:
+def _lists(field: Field, array: pa.Array) -> tuple[Column, list[RowFault]]:
     """Returns arrays as a column, and those that have holes or another shape."""
     faults = []
     entries = array.flatten()
     if entries.null_count and field.dtype.kind != "f":
         holes = pc.unique(pc.filter(pc.list_parent_indices(array), entries.is_null())).to_numpy()
         cure = f"fill them in the query, as in array_replace({field.name}, null, 0)"
-        faults.append(Fault(holes.astype(np.int64), field.name, "an array with empty places (null)", str(field), cure))
+        faults.append(
+            RowFault(holes.astype(np.int64), field.name, "an array with empty places (null)", str(field), cure)
+        )
         entries = pc.fill_null(entries, pa.scalar(0).cast(entries.type))
 
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
@@ -224,11 +228,11 @@ def _lists(field: Field, array: pa.Array) -> tuple[Column, list[Fault]]:
     if len(present):
         found = f"an array of {int(lengths[present[0]])} numbers"
         cure = "open the data again: the array was changed since"
-        faults.append(Fault(present, field.name, found, str(field), cure))
+        faults.append(RowFault(present, field.name, found, str(field), cure))
     return column.reshape(len(array), *field.shape), faults
 
 
-def _sent(field: Field, array: pa.Array) -> tuple[Column, list[Fault]]:
+def _sent(field: Field, array: pa.Array) -> tuple[Column, list[RowFault]]:
     """Returns arrays that came as PostgreSQL sends them, and those that have holes or another shape.
 
     Source: `array_send` of PostgreSQL: three words (dimensions, whether there are empty places, the type), two words
@@ -259,7 +263,7 @@ def _sent(field: Field, array: pa.Array) -> tuple[Column, list[Fault]]:
         return column, []
     found = "an array with empty places (null), or of another length"
     cure = f"open the data again if the array was changed; else fill it: array_replace({field.name}, null, 0)"
-    return column, [Fault(wrong, field.name, found, str(field), cure)]
+    return column, [RowFault(wrong, field.name, found, str(field), cure)]
 
 
 def _numbers(field: Field, entries: pa.Array) -> Array:

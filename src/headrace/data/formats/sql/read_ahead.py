@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from headrace.data.formats.columns import Block
-from headrace.data.formats.sql.columns import Rows
+from headrace.data.formats.sql.columns import TableRows
 
 BYTES = 2 << 20
 """Of a segment, about."""
@@ -29,7 +29,7 @@ GROWTH = 4
 """By how much a segment is larger than the one before it, until it has `BYTES`: the first one comes soon."""
 
 Run = tuple[int, int]
-Read = Callable[[Sequence[Run], Sequence[str]], Rows]
+Read = Callable[[Sequence[Run], Sequence[str]], TableRows]
 
 
 class Segment:
@@ -40,7 +40,7 @@ class Segment:
         self._runs = runs
         self._starts = [start for start, _ in runs]
         self._read = read
-        self._rows: Rows | None = None
+        self._rows: TableRows | None = None
         self._done = threading.Event()
         threading.Thread(target=self._work, name="headrace-sql", daemon=True).start()
 
@@ -60,7 +60,7 @@ class Segment:
         before = sum(last - first for first, last in self._runs[:number])
         return before + start - self._runs[number][0]
 
-    def rows(self) -> Rows | None:
+    def rows(self) -> TableRows | None:
         """Returns the rows, once they are there; None if they could not be read."""
         self._done.wait()
         return self._rows
@@ -88,7 +88,7 @@ def predicted(last: Run, step: int, rows: int, length: int) -> list[Run]:
     return runs
 
 
-class ReadAhead:
+class RowReadAhead:
     """Answers requests for runs of rows, and reads ahead while they follow each other. For any number of threads."""
 
     def __init__(self, read: Read, length: int, row_bytes: float = 0.0) -> None:
@@ -139,7 +139,7 @@ class ReadAhead:
                 self._top_up(names)
         return rows.run(0, stop - start)
 
-    def _measure(self, rows: Rows) -> None:
+    def _measure(self, rows: TableRows) -> None:
         self.row_bytes = rows.nbytes / max(len(rows), 1)
 
     def _find(self, start: int, stop: int, names: Sequence[str]) -> tuple[Segment, int] | None:

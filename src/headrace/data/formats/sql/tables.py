@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from headrace.data.formats.columns import Block, Column, Field, Keys, Schema
 from headrace.data.formats.protocol import Handle, even_blocks
-from headrace.data.formats.sql.columns import WHOLE_ROW, Rows, joined_rows, rows_from, schema_of
-from headrace.data.formats.sql.read_ahead import Read, ReadAhead, Run
+from headrace.data.formats.sql.columns import WHOLE_ROW, TableRows, joined_rows, rows_from, schema_of
+from headrace.data.formats.sql.read_ahead import Read, RowReadAhead, Run
 from headrace.sources.sql.arrays import sent, shapes_of
 from headrace.sources.sql.database import Database
 from headrace.sources.sql.key_index import KeyIndex, keyed
@@ -87,10 +87,10 @@ class SQLReader:
         self._relation = relation
         self._index = index
         self._columns = {column.name: column for column in columns}
-        self._reading: Handle[_Reading] = Handle()
+        self._reading: Handle[_TableReading] = Handle()
 
-    def _open(self) -> _Reading:
-        return _Reading(self._read_runs, self._read_rows, len(self), _bytes_of_row(self.schema))
+    def _open(self) -> _TableReading:
+        return _TableReading(self._read_runs, self._read_rows, len(self), _bytes_of_row(self.schema))
 
     def __len__(self) -> int:
         return len(self._index)
@@ -121,7 +121,7 @@ class SQLReader:
             return place
         return f"{place}, column {column!r}"
 
-    def _read_runs(self, runs: Sequence[Run], names: Sequence[str]) -> Rows:
+    def _read_runs(self, runs: Sequence[Run], names: Sequence[str]) -> TableRows:
         """Reads runs of rows by one query, one run after the other."""
         numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
         ends = self._index.at(np.array(runs).reshape(-1) - np.array([0, 1] * len(runs)))
@@ -129,7 +129,7 @@ class SQLReader:
         ranges = list(zip(words[::2], words[1::2], strict=True))
         return self._read(self._relation.within(ranges), numbers, names)
 
-    def _read_rows(self, numbers: Keys, names: Sequence[str]) -> Rows:
+    def _read_rows(self, numbers: Keys, names: Sequence[str]) -> TableRows:
         """Reads rows, ascending and each once: by their keys, and as runs where they lie close."""
         parts = []
         for start in range(0, len(numbers), AT_ONCE):
@@ -147,7 +147,7 @@ class SQLReader:
 
         return joined_rows(self.schema.only(names), parts)
 
-    def _read(self, where: str, numbers: Keys, names: Sequence[str]) -> Rows:
+    def _read(self, where: str, numbers: Keys, names: Sequence[str]) -> TableRows:
         schema = self.schema.only(names)
         columns = [self._columns[name] for name in schema.names]
         types = [(column.name, column.type) for column in self._relation.asked(columns)]
@@ -186,17 +186,17 @@ def _bytes_of_row(schema: Schema) -> float:
     return float(total)
 
 
-class _Reading:
+class _TableReading:
     """What a process has read of a table, and is about to read."""
 
     def __init__(self, read_runs: Read, read_rows: Any, length: int, row_bytes: float) -> None:
         self._read_runs = read_runs
         self._read_rows = read_rows
         self._length = length
-        self._ahead = ReadAhead(read_runs, length, row_bytes)
+        self._ahead = RowReadAhead(read_runs, length, row_bytes)
         self._lock = threading.Lock()
         self._cost = 0
-        self._whole: tuple[tuple[str, ...], Rows] | None = None
+        self._whole: tuple[tuple[str, ...], TableRows] | None = None
         self._is_filling = False
 
     def fetch(self, keys: Keys, names: tuple[str, ...]) -> Block:
@@ -213,7 +213,7 @@ class _Reading:
             return block
 
         numbers, places = np.unique(keys, return_inverse=True)
-        rows: Rows = self._read_rows(numbers, names)
+        rows: TableRows = self._read_rows(numbers, names)
         if len(rows):
             self._count(SCATTERED * len(rows), rows.nbytes / len(rows), names)
         return rows.take(places)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError
-from headrace.data.formats.columns import Array, Block, Column, Keys, Origin, Ragged, column_from, exactly, joined
+from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, SampleOrigin, column_from, exactly, joined
 from headrace.data.formats.columns.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
@@ -142,7 +142,7 @@ class TarReader:
         self.files.read(runs, buffer)
         buffer = self._filled(groups, wanted, buffer, starts, sizes)
         columns: dict[str, Column] = {}
-        origin = Origin(self._place_of, _places_of(groups, count))
+        origin = SampleOrigin(self._place_of, _places_of(groups, count))
         for row, field in enumerate(wanted):
             columns[field.name] = self._column(field, origin, buffer, starts[row], sizes[row])
 
@@ -302,7 +302,7 @@ class TarReader:
             "a sample lacks a file", place=self.files.names[number], found=found, expected=expected, cure=cure
         )
 
-    def _column(self, field: Field, origin: Origin, data: Array, starts: Array, sizes: Array) -> Column:
+    def _column(self, field: Field, origin: SampleOrigin, data: Array, starts: Array, sizes: Array) -> Column:
         ending = self._endings[field.name]
         plain = field.kind in ("bytes", "text")
         if plain:
