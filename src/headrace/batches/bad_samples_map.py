@@ -47,7 +47,6 @@ class GuardedFetcher:
         """The key of the last good sample, if there was one."""
 
     def fetch(self, index: object) -> Any:
-        """See `Fetcher.fetch`."""
         self._handler.losses.clear()
         careful = False
         if type(index) is Careful:
@@ -88,24 +87,19 @@ class GuardedFetcher:
         return batch
 
     def try_unseeded(self, unseeded: Unseeded) -> None:
-        """See `MapFetcher.try_unseeded`."""
         self._plain.try_unseeded(unseeded)
 
     @property
     def tries_unseeded(self) -> bool:
-        """See `MapFetcher.tries_unseeded`."""
         return self._plain.tries_unseeded
 
     def state(self) -> Any:
-        """See `Fetcher.state`."""
         return self._plain.state()
 
     def give_up_state(self, missing: MissingState) -> None:
-        """See `Fetcher.give_up_state`."""
         self._plain.give_up_state(missing)
 
     def losses(self) -> Sequence[BadSample]:
-        """See `Fetcher.losses`."""
         return tuple(self._handler.losses)
 
     def _complete(

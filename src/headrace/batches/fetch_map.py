@@ -265,7 +265,6 @@ class MapFetcher:
             raise
 
     def state(self) -> Any:
-        """See `BatchFetcher.state`."""
         if self._missing is not None:
             return self._missing
         if self._stateful:
@@ -273,11 +272,9 @@ class MapFetcher:
         return None
 
     def give_up_state(self, missing: MissingState) -> None:
-        """See `BatchFetcher.give_up_state`."""
         self._missing = missing
 
     def losses(self) -> Sequence[BadSample]:
-        """See `BatchFetcher.losses`."""
         return ()
 
     def _all_at_once(self, keys: object, positions: Positions) -> Any:

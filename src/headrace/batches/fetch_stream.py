@@ -80,7 +80,6 @@ class IterableFetcher:
         return self._source.has_begun
 
     def fetch(self, index: Any) -> Any:
-        """See `Fetcher.fetch`."""
         if self._ended:
             raise StopIteration
 
@@ -129,18 +128,15 @@ class IterableFetcher:
             raise
 
     def losses(self) -> Sequence[BadSample]:
-        """See `Fetcher.losses`."""
         if self._handler is None:
             return ()
         return tuple(self._handler.losses)
 
     def state(self) -> Any:
-        """See `Fetcher.state`."""
         dealt = self._deal is not None
         return {**self._source.state(), "batches": self._batches, "ended": self._ended, "dealt": dealt}
 
     def give_up_state(self, missing: MissingState) -> None:
-        """See `Fetcher.give_up_state`."""
         self._source.give_up_state(missing)
 
     def replay(self, report: Callable[[int, int], None]) -> None:

@@ -116,7 +116,6 @@ class StreamSource:
         return {"items": self.position, "dataset": of_dataset, "iterator": of_iterator, **self._order}
 
     def give_up_state(self, missing: MissingState) -> None:
-        """See `Fetcher.give_up_state`."""
         self._missing = missing
 
     def let_go_of_state(self) -> None:
@@ -127,7 +126,6 @@ class StreamSource:
 
     @property
     def has_begun(self) -> bool:
-        """See `IterableFetcher.has_begun`."""
         iterator = self._iterator
         if not isinstance(iterator, GeneratorType):
             return True

@@ -31,18 +31,15 @@ class TerminalProgress:
 
     @contextmanager
     def downloading(self, name: str) -> Iterator[Report]:
-        """See `Progress.downloading`."""
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Bars(*columns, console=self._console, transient=True) as bars:
             task = bars.add_task(name, total=None)
             yield lambda done, total: bars.update(task, completed=done, total=total)
 
     def writing(self, name: str) -> AbstractContextManager[object]:
-        """See `Progress.writing`."""
         return self._console.status(f"Writing {name}")
 
     def note(self, text: str) -> None:
-        """See `Progress.note`."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

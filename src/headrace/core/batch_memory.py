@@ -23,5 +23,4 @@ class OwnMemory:
     smallest = 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """See `BatchMemory.empty`."""
         return torch.empty(shape, dtype=dtype)

@@ -107,7 +107,6 @@ class StoredStream(FluentStream):
         return says_yes(self._dataset, "lies_elsewhere")
 
     def encoded(self, part: str | int | None) -> StoredStream:
-        """See `FluentStream.encoded`."""
         return StoredStream(self._dataset.encoded(part), self._shuffle)
 
     def __repr__(self) -> str:

@@ -234,7 +234,6 @@ class EpochReadAhead:
         self._next_batches: Iterator[Keys] | None = None
 
     def has_room(self) -> bool:
-        """See `ReadsAhead.has_room`."""
         size = self._now.bytes
         count = len(self._now.sizes)
         coming = self._loader.coming
@@ -244,7 +243,6 @@ class EpochReadAhead:
         return size < self._limit and count < MOST
 
     def announce(self, position: int, index: Any) -> None:
-        """See `ReadsAhead.announce`."""
         if self._quiet:
             self._now.sizes.setdefault(position, 0)
         elif position not in self._now.sizes:
@@ -269,14 +267,12 @@ class EpochReadAhead:
             self._announce(coming, len(coming.sizes), keys)
 
     def drawn(self) -> None:
-        """See `ReadsAhead.drawn`."""
         self._now.plan.tell()
         coming = self._loader.coming
         if coming is not None:
             coming.plan.tell()
 
     def passed(self, position: int) -> None:
-        """See `ReadsAhead.passed`."""
         self._now.passed(position)
         # Nearly always all of it was read by then, so that there is nothing left to drop.
         if position % EVERY == 0 and not self._quiet:

@@ -359,7 +359,6 @@ class LoaderOrigin:
         self._has_workers = has_workers
 
     def random_state(self) -> OrderStates | None:
-        """See `Origin.random_state`."""
         return random_state(self._spec)
 
     def dataset_state(self) -> Any:

@@ -63,7 +63,6 @@ class ClassBalancedSampler(PositionalSampler, SplitOverRanks):
         return len(self._members)
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
-        """See `PositionalSampler.keys_at`."""
         count = len(self._sizes)
         rounds, places = np.divmod(positions, count)
         words = words_at(self._stream(CLASSES, epoch), rounds)

@@ -175,7 +175,6 @@ class BucketedBatchSampler(ElasticSampler, SplitOverRanks):
         return next(self._batches(state["epoch"], state), None) is None
 
     def follow(self) -> Callable[[], Any]:
-        """See `ElasticSampler.follow`."""
         now = self._now
         rest = {"sampler": self.name, **self._identity(), "epoch": self.epoch}
         return lambda: {**rest, **now}

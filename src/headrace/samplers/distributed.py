@@ -43,7 +43,6 @@ class WholeSampler(PositionalSampler):
         self._before = excluded - np.arange(len(excluded))
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
-        """See `PositionalSampler.keys_at`."""
         if self.shuffle:
             numbers = Permutation(self.total, self._stream(0, epoch)).at(positions)
         else:
@@ -54,7 +53,6 @@ class WholeSampler(PositionalSampler):
         return numbers
 
     def positions_of(self, epoch: int, keys: Keys) -> Keys | None:
-        """See `PositionalSampler.positions_of`."""
         numbers = keys - np.searchsorted(self.excluded, keys)
         if not self.shuffle:
             return numbers

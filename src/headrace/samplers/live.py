@@ -95,24 +95,20 @@ class LiveSampler(ElasticSampler, SplitOverRanks):
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Any:
-        """See `ElasticSampler.checkpoint`."""
         if self._running is None:
             return self.epoch, self._position, self._resumed
         return self.epoch, *self._running.checkpoint()
 
     def follow(self) -> Callable[[], Any]:
-        """See `ElasticSampler.follow`."""
         if self._running is None:
             return self.checkpoint
         epoch, running = self.epoch, self._running
         return lambda: (epoch, *running.checkpoint())
 
     def state_dict(self) -> State:
-        """See `ElasticSampler.state_dict`."""
         return self.state_at(self.checkpoint())
 
     def state_at(self, checkpoint: Any) -> State:
-        """See `ElasticSampler.state_at`."""
         if isinstance(checkpoint, dict):
             return checkpoint
 
@@ -129,13 +125,11 @@ class LiveSampler(ElasticSampler, SplitOverRanks):
         }
 
     def load_state_dict(self, state_dict: State) -> None:
-        """See `ElasticSampler.load_state_dict`."""
         super().load_state_dict(state_dict)
         self._resumed = _beginning_of(state_dict).from_position(state_dict["position"])
         self._running = None
 
     def check_state(self, state: Any) -> None:
-        """See `ElasticSampler.check_state`."""
         super().check_state(state)
         try:
             beginning = _beginning_of(state)
@@ -294,7 +288,6 @@ class LiveBatches:
         self.supply.wait(timeout)
 
     def reads(self) -> Any:
-        """See `LiveSampler.reads`."""
         if self._supply is None:
             return None
         return self._supply.reads()

@@ -188,18 +188,15 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         return self.state_at(self.checkpoint())
 
     def checkpoint(self) -> Any:
-        """See `ElasticSampler.checkpoint`."""
         return self._noted(self.epoch, self._cursor)
 
     def follow(self) -> Callable[[], Any]:
-        """See `ElasticSampler.follow`."""
         return functools.partial(self._noted, self.epoch, self._cursor)
 
     def _noted(self, epoch: int, cursor: Cursor) -> Any:
         return *super()._noted(epoch, cursor), self._mix, self.changes
 
     def state_at(self, checkpoint: Any) -> State:
-        """See `ElasticSampler.state_at`."""
         if isinstance(checkpoint, dict):
             return checkpoint
 
@@ -209,7 +206,6 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position, **more}
 
     def begin_change(self, checkpoint: Any) -> None:
-        """See `ElasticSampler.begin_change`."""
         self._mix = self._mix_at(checkpoint)
 
     def _mix_at(self, checkpoint: Any) -> Mix:
@@ -219,14 +215,12 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         return self._changed(mix, self._mix.quota.shares, epoch * self.total + position)
 
     def load_state_dict(self, state_dict: State) -> None:
-        """See `ElasticSampler.load_state_dict`."""
         super().load_state_dict(state_dict)
         shares = np.array(state_dict["shares"], np.int64)
         counts = np.array(state_dict["counts"], np.int64)
         self._mix = Mix.of(self._quota(shares), state_dict["since"], counts)
 
     def check_state(self, state: Any) -> None:
-        """See `ElasticSampler.check_state`."""
         super().check_state(state)
         since = state.get("since")
         shares = state.get("shares")

@@ -329,7 +329,6 @@ class PositionalSampler(ElasticSampler):
         return self._noted(self.epoch, self._cursor)
 
     def follow(self) -> Callable[[], Any]:
-        """See `ElasticSampler.follow`."""
         if type(self).state_dict is not ElasticSampler.state_dict:
             return self.checkpoint
         return functools.partial(self._noted, self.epoch, self._cursor)
@@ -338,7 +337,6 @@ class PositionalSampler(ElasticSampler):
         return bool(state["position"] >= self.total)
 
     def upcoming(self) -> Any:
-        """See `ElasticSampler.upcoming`."""
         start = self._start or self._beginning()
         return self._noted(self.epoch, (start["position"], 1, [0]))
 
@@ -347,7 +345,6 @@ class PositionalSampler(ElasticSampler):
         return epoch, min(start + count[0] * size, self.total)
 
     def state_at(self, checkpoint: Any) -> State:
-        """See `ElasticSampler.state_at`."""
         if isinstance(checkpoint, dict):
             return checkpoint
         epoch, position = checkpoint

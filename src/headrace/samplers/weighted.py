@@ -76,7 +76,6 @@ class WeightedSampler(PositionalSampler, SplitOverRanks):
         return len(self._table)
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
-        """See `PositionalSampler.keys_at`."""
         if self.replacement:
             return drawn_by(self._table, uniforms_at(self._stream(0, epoch), positions))
 

@@ -115,13 +115,11 @@ class InboundRegion:
         return Ticket(self._backing, self._region.index, sorted(self._known - taken), sorted(taken))
 
     def keep_all_for(self, child: ForkedChild) -> None:
-        """See `Holder.keep_all_for`."""
         view = self._views[child] = ChildView()
         # From here on, whatever comes back is kept. What had come back before can be used again, and be handed over.
         view.unseen = frozenset({*self._returned.waiting(), *self._held_back.copy(), *self._kept})
 
     def keep_seen_for(self, child: ForkedChild) -> None:
-        """See `Holder.keep_seen_for`."""
         view = self._views.setdefault(child, ChildView())  # it may be missing where a signal handler has raised
         # In this order: what the iterator's thread sorts meanwhile is kept before it counts as not in use.
         candidates = {*self._in_use, *self._held_back.copy(), *self._kept}
@@ -130,17 +128,14 @@ class InboundRegion:
             del self._views[child]
 
     def holds_batches(self) -> bool:
-        """See `Holder.holds_batches`."""
         return bool(self._in_use)
 
     def leave_to_parent(self) -> None:
-        """See `Holder.leave_to_parent`."""
         for child in self._views:
             child.forget()
         self._views.clear()
 
     def forget_those_gone(self) -> None:
-        """See `Holder.forget_those_gone`."""
         for child, view in self._views.copy().items():
             if view.seen is not None and child.gone:
                 self._views.pop(child, None)

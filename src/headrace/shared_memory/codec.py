@@ -143,7 +143,7 @@ class ObjectPickler(ForkingPickler):
         self._buffers = BufferReduction()
 
     def reducer_override(self, obj: Any) -> Any:
-        """See `pickle.Pickler.reducer_override`."""
+        """Returns how an object is pickled, as `pickle.Pickler.reducer_override` does."""
         return self._buffers.reduce(obj)
 
 

@@ -67,7 +67,6 @@ class AnonymousBacking:
     """Private pages of this process, for engines without worker processes."""
 
     def map(self, region: int, chunk: int) -> mmap.mmap:
-        """See `Backing.map`."""
         try:
             if sys.platform == "win32":
                 return mmap.mmap(-1, FIRST_CHUNK << chunk)
@@ -76,7 +75,6 @@ class AnonymousBacking:
             raise _no_memory(FIRST_CHUNK << chunk, error) from error
 
     def discard(self, mapping: mmap.mmap, start: int, length: int) -> None:
-        """See `Backing.discard`."""
         if hasattr(mmap, "MADV_DONTNEED"):
             mapping.madvise(mmap.MADV_DONTNEED, start, length)
 
@@ -132,7 +130,6 @@ class FileBacking:
             ) from error
 
     def map(self, region: int, chunk: int) -> mmap.mmap:
-        """See `Backing.map`."""
         size = FIRST_CHUNK << chunk
         start = size - FIRST_CHUNK
         # Where file sizes are limited, the last chunk of a region may be cut short.
@@ -146,7 +143,6 @@ class FileBacking:
             raise _no_memory(size, error) from error
 
     def discard(self, mapping: mmap.mmap, start: int, length: int) -> None:
-        """See `Backing.discard`."""
         if hasattr(mmap, "MADV_REMOVE"):
             mapping.madvise(mmap.MADV_REMOVE, start, length)
 

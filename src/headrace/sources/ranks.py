@@ -61,7 +61,6 @@ class DescribedSupply(LocalSupply):
             self._schema = beginning.known[0].schema
 
     def next_span(self) -> Span | None:
-        """See `SpanSupply`."""
         span = super().next_span()
         if span is None:
             return None
@@ -93,7 +92,6 @@ class LeadingSupply(DescribedSupply):
         self._post(("opened", beginning))
 
     def next_span(self) -> Span | None:
-        """See `SpanSupply`."""
         try:
             span = super().next_span()
         except NothingYetError:
@@ -122,7 +120,6 @@ class FollowingSupply(LocalSupply):
         self._seen = 0
 
     def next_span(self) -> Span | None:
-        """See `SpanSupply`."""
         while self._is_readable(0):
             self._receive()
         if self._ended:
@@ -180,7 +177,6 @@ class FollowingSupply(LocalSupply):
         )
 
     def wait(self, timeout: float | None) -> None:
-        """See `SpanSupply`."""
         deadline = None
         if timeout is not None:
             deadline = time.monotonic() + timeout

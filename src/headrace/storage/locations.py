@@ -63,7 +63,6 @@ class Location:
         return f"{self.scheme}://{self.container}/{key}"
 
     def __str__(self) -> str:
-        """See `url`."""
         return self.url
 
     def __repr__(self) -> str:

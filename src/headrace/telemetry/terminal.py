@@ -25,7 +25,7 @@ class Terminal(Console):
         super().__init__(**{"force_jupyter": False, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """See `rich.console.Console.render_str`."""
+        """Returns a text with its markup rendered, as `rich.console.Console.render_str` does."""
         return super().render_str(printable(text), **options)
 
     def on_broken_pipe(self) -> None:

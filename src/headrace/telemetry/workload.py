@@ -111,7 +111,6 @@ class Without(Change):
     open: float = 0.0
 
     def __call__(self, work: Work) -> Work:
-        """See `Change`."""
         return replace(
             work,
             wait=work.wait * (1 - self.wait),
@@ -133,7 +132,6 @@ class Even(Change):
     """Every batch takes as long as the average one, and its samples are alike."""
 
     def __call__(self, work: Work) -> Work:
-        """See `Change`."""
         return replace(work, wait=_evened(work.wait), cpu=_evened(work.cpu), send=_evened(work.send), single=None)
 
 
@@ -141,7 +139,6 @@ class Alike(Change):
     """The samples of each batch are alike, also those of a batch that is late."""
 
     def __call__(self, work: Work) -> Work:
-        """See `Change`."""
         return replace(work, single=None)
 
 
@@ -151,7 +148,6 @@ class KnownSlowSamples(Change):
     also_first = False
 
     def __call__(self, work: Work) -> Work:
-        """See `Change`."""
         return replace(work, slow_known=True)
 
 
@@ -162,7 +158,6 @@ class Split(Change):
     parts: int
 
     def __call__(self, work: Work) -> Work:
-        """See `Change`."""
         return work.split(self.parts)
 
 
@@ -172,7 +167,6 @@ class Kept(Change):
     also_first = False
 
     def __call__(self, work: Work) -> Work:
-        """See `Change`."""
         return replace(work, start=0.0)
 
 

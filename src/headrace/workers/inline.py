@@ -278,7 +278,6 @@ class InlineExecutor:
             return self._host.fetch(replica, index)
 
     def is_at_end(self) -> bool:
-        """See `Executor.is_at_end`."""
         if self._epoch.is_map:
             return self._epoch.is_at_end()
         try:

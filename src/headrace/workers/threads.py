@@ -77,7 +77,6 @@ class ThreadExecutor:
         self._end: weakref.finalize[Any, Any] | None = None
 
     def start(self, epoch: Epoch) -> None:
-        """See `Executor.start`."""
         self._epoch = epoch
         self._timeout = epoch.spec.timeout
         if self._end is None or not self._end.alive:
@@ -260,7 +259,6 @@ class ThreadExecutor:
         return thread
 
     def submit(self, worker: int, task: int, replica: int, index: object) -> None:
-        """See `Carrier.submit`."""
         message = (self._generation, task, replica, index)
         if self._alone is False:
             self._workers_here[worker].inbox.put(message)
@@ -275,7 +273,6 @@ class ThreadExecutor:
         """Does nothing: `submit` sends at once."""
 
     def collect(self) -> None:
-        """See `Carrier.collect`."""
         if self._end is None or not self._end.alive:
             if not self._was_shut_down:  # Python exits, and has called the finalizer
                 leave_daemon_thread()
@@ -415,7 +412,6 @@ class ThreadExecutor:
         return True
 
     def next_result(self) -> BatchResult:
-        """See `Executor.next_result`."""
         task, replica, result = self._dispatcher.next_delivery(self, self._least)
         opening = time.perf_counter()
         if result.suspicious and self._epoch.terms.seed is not None and self._epoch.is_map:
@@ -433,11 +429,9 @@ class ThreadExecutor:
         return batch, timings_of_worker(result.worker, nbytes, posted, times, times.sent, opened)
 
     def is_at_end(self) -> bool:
-        """See `Executor.is_at_end`."""
         return self._dispatcher.is_at_end(self)
 
     def close(self) -> None:
-        """See `Executor.close`."""
         if self._end is not None:
             self._was_shut_down = True
             self._end()

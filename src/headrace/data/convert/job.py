@@ -87,17 +87,14 @@ class PackJob:
 
     @property
     def shared_folder(self) -> Path:
-        """See `Job.shared_folder`."""
         return self.staging.path
 
     def begin(self) -> None:
-        """See `Job.begin`."""
         self._reader = self._given or open_reader(
             self.plan.source, trust=self._trust, columns=self.plan.options.columns, options=self._source_options
         )
 
     def make(self, piece: int) -> None:
-        """See `Job.make`."""
         self.staging.keep(piece, lambda path: self._write(path, piece))
 
     def _write(self, path: Path, piece: int) -> None:

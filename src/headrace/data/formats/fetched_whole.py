@@ -35,19 +35,16 @@ class FetchedReader:
         return len(self._reader)
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         with naming(self._fetched.path, self._folder):
             return self._reader.column(name)
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         with naming(self._fetched.path, self._folder):
             block = self._reader.fetch(keys, names)
         # It would name the fetched copy.
         return dataclasses.replace(block, origin=None)
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         return self._reader.blocks()
 
 

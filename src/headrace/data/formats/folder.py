@@ -62,7 +62,6 @@ def claims(path: str) -> bool:
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if field.name == "path":
         if field.kind == "text":
             return None
@@ -83,7 +82,6 @@ def refusal(field: Field) -> str | None:
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
     objects = {}
     if is_url(path):
@@ -260,11 +258,9 @@ class FolderReader:
         return len(self._files.names)
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         return None
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         schema = self.schema.only(names)
         files = [self._files.names[key] for key in keys.tolist()]
         columns: dict[str, Column] = {}
@@ -286,14 +282,12 @@ class FolderReader:
         return Block(schema, columns, SampleOrigin(self._place_of, keys))
 
     def path_of_sample(self, key: int) -> str:
-        """See `NamesFiles.path_of_sample`."""
         return self._files.place(key)
 
     def _place_of(self, key: Any, column: str) -> str:
         return self._files.place(int(key))
 
     def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
-        """See `RemoteReader.byte_ranges`."""
         if set(names) <= set(OTHER):
             return []
         return self._files.ranges(keys.tolist())
@@ -313,7 +307,6 @@ class FolderReader:
         return self._labels[folder]
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         return even_blocks(len(self), 64)
 
 
@@ -425,5 +418,4 @@ class _FolderWriter:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return _FolderWriter(path, schema)

@@ -47,15 +47,12 @@ class GrowingFileWriter:
         self._file = begin(inner, schema)
 
     def append(self, block: Block) -> None:
-        """See `Writer.append`."""
         self._file.append(block)
 
     def seal(self) -> None:
-        """See `Writer.seal`."""
         self._file.close()
         commit_with_manifest(self._target, self._name, self._file.length, self._schema)
 
     def abort(self) -> None:
-        """See `Writer.abort`."""
         self._file.close()
         self._target.abort()

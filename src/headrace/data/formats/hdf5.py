@@ -62,19 +62,16 @@ FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowErro
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     return first_bytes(path, 8) == MAGIC or (path.endswith((".h5", ".hdf5")) and is_file(path))
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if "/" in field.name or field.name == ".":
         return "HDF5 takes a slash for a group, and '.' for the group itself"
     return None
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     manifest_of(path, NAME)
     with _file(path) as file:
         try:
@@ -333,7 +330,6 @@ class ChunkReader(BlockReader):
         self._file: Handle[Any] = Handle(functools.partial(_file, path))
 
     def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
-        """See `BlockReader.read_block`."""
         start = int(self.starts[number])
         stop = int(self.starts[number + 1])
         file = self._file.get()
@@ -372,7 +368,6 @@ def _native(part: Array, field: Field, length: int) -> Array:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     extra("h5py", "hdf5")
     return ArraysWriter(NAME, path, schema, functools.partial(_finish, schema))
 

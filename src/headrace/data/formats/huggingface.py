@@ -41,12 +41,10 @@ FAILURES = (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, 
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     return is_file(join(path, "state.json")) and is_file(join(path, "dataset_info.json"))
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if field.kind == "fixed" and len(field.shape) > 1:
         if 0 not in field.shape:
             return None
@@ -62,7 +60,6 @@ def refusal(field: Field) -> str | None:
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
     if is_url(path):
         return _open_stored(path, manifest, trust)
@@ -209,7 +206,6 @@ class _Reordered(TableReader):
         return
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         return super().fetch(self._order[keys], names)
 
 
@@ -292,5 +288,4 @@ def _nested(field: Field, column: Column) -> pa.Array:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return _HuggingFaceWriter(path, schema)

@@ -93,7 +93,6 @@ def files_of(path: str) -> dict[str, str]:
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     if is_file(path):
         return FILE.match(name_of(path)) is not None
 
@@ -110,7 +109,6 @@ def claims(path: str) -> bool:
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if field.kind != "fixed" or field.dtype not in CODES:
         return "IDX holds arrays of uint8, int8, int16, int32, float32 and float64, of one shape"
 
@@ -127,7 +125,6 @@ def refusal(field: Field) -> str | None:
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
     files = files_of(path)
     if not files:
@@ -270,7 +267,6 @@ def _load(files: dict[str, Path], path: str, schema: Schema, trust: bool) -> dic
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return ArraysWriter(NAME, path, schema, _finish, folder=True)
 
 

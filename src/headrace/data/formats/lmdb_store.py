@@ -54,7 +54,6 @@ FOREIGN = Schema((Field("key", "bytes"), Field("value", "bytes")))
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     if is_folder(path):
         file = join(path, "data.mdb")
     else:
@@ -66,14 +65,12 @@ def claims(path: str) -> bool:
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if len(field.name.encode()) > 400:
         return "the key of LMDB holds 511 bytes"
     return None
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     manifest_of(path, NAME)
     return LmdbReader(path, *_looked_at(path))
 
@@ -194,7 +191,6 @@ class LmdbReader:
         return self._length
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         return None
 
     def _ordered(self, entries: Entries) -> Entries:
@@ -223,7 +219,6 @@ class LmdbReader:
         return sorted(self.schema.names, key=lambda name: name_of(0, name))
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         schema = self.schema.only(names)
         entries = self._entries
         mapped = self._mapped.get()
@@ -318,7 +313,6 @@ class LmdbReader:
         return Ragged(rows, taken.offsets // max(row, 1))
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         return even_blocks(self._length, 256)
 
 
@@ -411,5 +405,4 @@ class _LmdbWriter:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return _LmdbWriter(path, schema)

@@ -39,19 +39,16 @@ SUFFIXES = (".npy",)
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     if is_folder(path):
         return bool(files_ending_in(path, SUFFIXES))
     return False
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     return None
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
     names = files_ending_in(path, SUFFIXES)
     if manifest is not None:
@@ -135,5 +132,4 @@ class _MemmapWriter:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return _MemmapWriter(path, schema)

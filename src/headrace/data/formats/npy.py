@@ -31,19 +31,16 @@ TITLE = "NumPy array file"
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     return first_bytes(path, 6) == b"\x93NUMPY" or (path.endswith(".npy") and is_file(path))
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if field.kind == "fixed":
         return None
     return "an .npy file holds samples of one size"
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     known = only_known(known_schema(manifest_of(path, NAME)), columns)
     if is_url(path):
         return _open_stored(path, known, columns)
@@ -79,7 +76,6 @@ def _load(path: str, schema: Schema) -> dict[str, Column]:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return ArraysWriter(NAME, path, schema, _finish)
 
 

@@ -42,17 +42,14 @@ READ_FAILURES = (*NPY_FAILURES, zipfile.BadZipFile, zlib.error, NotImplementedEr
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     return path.endswith(".npz") and (is_file(path) or first_bytes(path, 2) == b"PK")
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     return None
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
     headers = _headers(path, trust, columns)
     schema, found = columns_from(headers, path, only_known(known_schema(manifest), columns))
@@ -161,7 +158,6 @@ def _load(path: str, schema: Schema, trust: bool) -> dict[str, Column]:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return ArraysWriter(NAME, path, schema, _finish)
 
 

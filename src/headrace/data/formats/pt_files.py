@@ -63,17 +63,14 @@ ENDLESS = 1 << 62
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     return is_folder(path) and bool(files_ending_in(path, SUFFIXES))
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     return None
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     names = files_ending_in(path, SUFFIXES)
     manifest = read_manifest(path, NAME)
     if manifest is not None:
@@ -275,11 +272,9 @@ class PtReader:
         return len(self._files.names)
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         return None
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         schema = self.schema.only(names)
         values: dict[str, list[Any]] = defaultdict(list)
         wanted = keys.tolist()
@@ -296,18 +291,15 @@ class PtReader:
         return Block(schema, columns, SampleOrigin(self._place_of, keys))
 
     def path_of_sample(self, key: int) -> str:
-        """See `NamesFiles.path_of_sample`."""
         return self._files.place(key)
 
     def _place_of(self, key: Any, column: str) -> str:
         return f"{self._files.place(int(key))}, column {column!r}"
 
     def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
-        """See `RemoteReader.byte_ranges`."""
         return self._files.ranges(keys.tolist())
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         return even_blocks(len(self), 64)
 
 
@@ -392,5 +384,4 @@ def _stored(value: object) -> object:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return _PtWriter(path, schema)

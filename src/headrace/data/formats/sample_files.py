@@ -37,15 +37,12 @@ class LocalSampleFiles:
         self._folder = folder
 
     def place(self, key: int) -> str:
-        """See `SampleFiles.place`."""
         return str(Path(self._folder, self.names[key]))
 
     def read(self, keys: Sequence[int]) -> list[bytes]:
-        """See `SampleFiles.read`."""
         return [Path(self._folder, self.names[key]).read_bytes() for key in keys]
 
     def ranges(self, keys: Sequence[int]) -> list[ByteRange]:
-        """See `SampleFiles.ranges`."""
         return []
 
 
@@ -59,11 +56,9 @@ class RemoteSampleFiles:
         self._files = RemoteFiles.of_folder(url, objects)
 
     def place(self, key: int) -> str:
-        """See `SampleFiles.place`."""
         return join(self._url, self.names[key])
 
     def read(self, keys: Sequence[int]) -> list[bytes | memoryview]:
-        """See `SampleFiles.read`."""
         parts = iter(read_ranges(self.ranges(keys)))
         found: list[bytes | memoryview] = []
         for key in keys:
@@ -75,5 +70,4 @@ class RemoteSampleFiles:
         return found
 
     def ranges(self, keys: Sequence[int]) -> list[ByteRange]:
-        """See `SampleFiles.ranges`."""
         return [self._files.whole(key) for key in keys if self._files.sizes[key]]

@@ -47,7 +47,6 @@ FAILURES = (ValueError, KeyError, TypeError, RuntimeError, EOFError, AttributeEr
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     try:
         meta = json.loads(read_small(join(path, "meta.json")))
     except OSError:
@@ -59,7 +58,6 @@ def claims(path: str) -> bool:
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if field.kind != "fixed":
         return "a TensorDict holds samples of one size"
 
@@ -70,7 +68,6 @@ def refusal(field: Field) -> str | None:
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     known = only_known(known_schema(manifest_of(path, NAME)), columns)
     if is_url(path):
         return _open_stored(path, known, trust)
@@ -302,7 +299,6 @@ def _load(path: str, schema: Schema, trust: bool) -> dict[str, Column]:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     extra("tensordict", "tensordict")
     return ArraysWriter(NAME, path, schema, _finish, folder=True)
 

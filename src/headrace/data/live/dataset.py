@@ -190,7 +190,6 @@ class ColumnsOfLog(LogDataset):
     """A log whose batches are made column by column: records with fields, byte strings, texts."""
 
     def __getitems__(self, keys: SpanKeys | Sequence[SpanKey]) -> list[Any]:
-        """See `LogDataset.__getitems__`."""
         checked = self._checked(keys)
         block = self.block(checked)
         if self._has_one_column:
@@ -253,7 +252,6 @@ class ColumnsOfLog(LogDataset):
         return joined(field, columns)
 
     def _describe(self, feed: FeedName, span: Span) -> str:
-        """See `LogDataset._describe`."""
         if self._has_one_column:
             return ""
 

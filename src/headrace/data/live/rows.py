@@ -27,7 +27,6 @@ class RowsOfLog(LogDataset):
     """Samples are dicts of their columns, as those of a `StoredDataset`."""
 
     def __getitems__(self, keys: SpanKeys | Sequence[SpanKey]) -> list[Any]:
-        """See `LogDataset.__getitems__`."""
         samples = []
         for row in self.block(self._checked(keys)):
             samples.append({name: own(value) for name, value in row.items()})
@@ -66,7 +65,6 @@ class RowsOfLog(LogDataset):
         return concatenated(schema, blocks)
 
     def _describe(self, feed: FeedName, span: Span) -> str:
-        """See `LogDataset._describe`."""
         (found,) = self._tables(SpanKeys(feed, ((span, np.zeros(1, np.int64)),)))
         fields = []
         left_out = []

@@ -68,11 +68,9 @@ class Silent:
     """A `Progress` that tells nobody."""
 
     def downloading(self, name: str) -> AbstractContextManager[Report]:
-        """See `Progress.downloading`."""
         return contextlib.nullcontext(silent)
 
     def writing(self, name: str) -> AbstractContextManager[object]:
-        """See `Progress.writing`."""
         return contextlib.nullcontext()
 
     def note(self, text: str) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def fetch(staged: Staged, keys: Sequence[Any] | Keys, out: BatchMemory) -> Any:
-    """See `Staged.fetch_batch`."""
     if staged.stored is not None and staged.cached is not None and not staged.get_item_transform:
         node = staged.cached.node
         # Arrays of which any dimension may differ lie in two columns, which `collate` puts together.

@@ -79,7 +79,6 @@ class BuildJob:
 
     @property
     def shared_folder(self) -> Path | None:
-        """See `Job.shared_folder`."""
         if self.staging is None:
             return None
         return self.staging.path

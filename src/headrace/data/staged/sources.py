@@ -40,7 +40,6 @@ class StoredSource:
         self._node = layout_of_schema(dataset.block_schema)
 
     def load(self, keys: Sequence[Any] | Keys) -> Data:
-        """See `StepSource.load`."""
         checked = self.dataset.checked(keys)
         block = self.dataset.block(checked)
         if block is None:
@@ -58,7 +57,6 @@ class RowsSource:
         self.draws = getattr(dataset, "draws", None) is not False
 
     def load(self, keys: Sequence[Any] | Keys) -> Data:
-        """See `StepSource.load`."""
         if callable(several := getattr(self.dataset, "__getitems__", None)):
             if self.draws:
                 enter_step(0, 0)
@@ -94,7 +92,6 @@ class SubsetSource:
         self.streams = source.streams
 
     def load(self, keys: Sequence[Any] | Keys) -> Data:
-        """See `StepSource.load`."""
         chosen: Keys = self.indices[np.asarray(keys, np.int64)]
         return self.source.load(chosen)
 

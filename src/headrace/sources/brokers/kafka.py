@@ -84,11 +84,9 @@ class KafkaSource:
 
     @property
     def place(self) -> str:
-        """See `LogSource`."""
         return f"kafka://{self.brokers}/{self.topic}"
 
     def open(self) -> KafkaLog:
-        """See `LogSource`."""
         return KafkaLog(self)
 
 
@@ -156,7 +154,6 @@ class KafkaLog:
         }
 
     def partitions(self) -> Sequence[int]:
-        """See `Log`."""
         try:
             topics = self._consumer.list_topics(self._source.topic, timeout=ANSWER).topics
         except self._kafka.KafkaException:
@@ -195,11 +192,9 @@ class KafkaLog:
         return found
 
     def ends(self) -> Positions:
-        """See `Log`."""
         return {number: self._ends_of(number)[1] for number in self._partitions}
 
     def seek(self, positions: Positions) -> None:
-        """See `Log`."""
         self._at_end.clear()
         self._following = dict(positions)
         kafka = self._kafka
@@ -285,7 +280,6 @@ class KafkaLog:
             raise self._error("the broker gives an error", error)
 
     def at_end(self) -> set[int]:
-        """See `Log`."""
         return self._at_end
 
     def commit(self, positions: Positions) -> None:
@@ -297,7 +291,6 @@ class KafkaLog:
         self._asked(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
 
     def close(self) -> None:
-        """See `Log`."""
         self._consumer.close()
 
     # -- what brokers are asked ----------------------------------------------------------------------------------------

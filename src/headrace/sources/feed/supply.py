@@ -106,7 +106,6 @@ class LocalSupply:
         self._follow()
 
     def next_span(self) -> Span | None:
-        """See `SpanSupply`."""
         while not self._came and not self._ended and self._is_readable(0):
             self._receive()
         if self._came:
@@ -116,7 +115,6 @@ class LocalSupply:
         raise NothingYetError
 
     def wait(self, timeout: float | None) -> None:
-        """See `SpanSupply`."""
         if self._came or self._ended:
             return
 
@@ -127,7 +125,6 @@ class LocalSupply:
             self._waited += time.monotonic() - began
 
     def reads(self) -> LiveReads:
-        """See `SpanSupply`."""
         if not self._statuses:
             return LiveReads(self._source.place, waited=self._waited)
 
@@ -151,11 +148,9 @@ class LocalSupply:
         )
 
     def fileno(self) -> int:
-        """See `SpanSupply`."""
         return self._connected().socket.fileno()
 
     def passed(self, number: int) -> None:
-        """See `SpanSupply`."""
         behind = False
         while self._open and self._open[0].number < number:
             # Should the I/O process be started anew, it goes on behind that.
@@ -171,7 +166,6 @@ class LocalSupply:
         self._send(("told", span))
 
     def close(self) -> None:
-        """See `SpanSupply`."""
         self._ended = True
         if self._connection is not None:
             self._connection.close()

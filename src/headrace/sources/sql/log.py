@@ -200,7 +200,6 @@ class SQLLog:
         return None if found is None else int(found)
 
     def seek(self, positions: Positions) -> None:
-        """See `Log.seek`."""
         if list(positions) != [0]:
             raise wrong_argument("positions", positions, "{0: key}, as a table is one partition", place="seek")
         self._position = positions[0]
@@ -308,12 +307,10 @@ class SQLLog:
         return Records(0, positions.tolist(), chosen, self._position)
 
     def at_end(self) -> set[int]:
-        """See `Log.at_end`."""
         return {0} if self._is_at_end else set()
 
     def commit(self, positions: Positions) -> None:
         """See `Log.commit`: a table needs none."""
 
     def close(self) -> None:
-        """See `Log.close`."""
         self._database.close()

@@ -51,13 +51,11 @@ class PostgresSession:
         self._connection = adbc.connect(url, autocommit=True)
 
     def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
-        """See `DatabaseSession.read`."""
         with self._connection.cursor() as cursor:
             cursor.execute(query)
             return QueryResult(cursor.fetch_arrow_table())
 
     def columns(self, relation: Relation) -> list[SelectedColumn]:
-        """See `DatabaseSession.columns`."""
         with self._connection.cursor() as cursor:
             schema = cursor.adbc_execute_schema(relation.everything())
 
@@ -91,7 +89,6 @@ class PostgresSession:
         return bool(answer.table.num_rows)
 
     def close(self) -> None:
-        """See `DatabaseSession.close`."""
         self._connection.close()
 
 
@@ -130,7 +127,6 @@ class SQLiteSession:
                 cursor.fetchone()
 
     def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
-        """See `DatabaseSession.read`."""
         if self._fast is not None:
             with self._fast.cursor() as cursor:
                 cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH)})
@@ -145,7 +141,6 @@ class SQLiteSession:
         return _answer(self._plain.execute(query), types)
 
     def columns(self, relation: Relation) -> list[SelectedColumn]:
-        """See `DatabaseSession.columns`."""
         cursor = self._plain.execute(f"{relation.everything()} limit {LOOKED_AT}")
         declared = self._declared(relation)
         found = []
@@ -173,7 +168,6 @@ class SQLiteSession:
         return {row[1]: row[2] for row in rows}
 
     def close(self) -> None:
-        """See `DatabaseSession.close`."""
         self._plain.close()
         if self._fast is not None:
             self._fast.close()
@@ -220,12 +214,10 @@ class RowSession:
         self._close = close or connection.close
 
     def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
-        """See `DatabaseSession.read`."""
         with self._executed(query) as cursor:
             return _answer(cursor, types)
 
     def columns(self, relation: Relation) -> list[SelectedColumn]:
-        """See `DatabaseSession.columns`."""
         with self._executed(f"{relation.everything()} {self._dialect.limit(LOOKED_AT)}") as cursor:
             return _guessed_columns(relation, cursor)
 
@@ -244,7 +236,6 @@ class RowSession:
                 self._connection.rollback()
 
     def close(self) -> None:
-        """See `DatabaseSession.close`."""
         self._close()
 
 

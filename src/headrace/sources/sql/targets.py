@@ -138,7 +138,6 @@ class PostgresTarget:
         self.secrets = secrets_of(url)
 
     def open(self) -> DatabaseSession:
-        """See `Target.open`."""
         return PostgresSession(self._url)
 
 
@@ -166,7 +165,6 @@ class SQLiteTarget:
             raise DatasetNotFoundError.about("there is no such database", place=url, found="no file", cure=cure)
 
     def open(self) -> DatabaseSession:
-        """See `Target.open`."""
         return SQLiteSession(self._path)
 
 
@@ -207,7 +205,6 @@ class AlchemyTarget:
             raise UsageError.about(what, place=self.place, found=found, cure=cure) from None
 
     def open(self) -> DatabaseSession:
-        """See `Target.open`."""
         if self._engine is None:
             self._engine = self._make_engine()
         if self._pid != os.getpid():
@@ -246,5 +243,4 @@ class FunctionTarget:
         self.dialect = Dialect.of(package)
 
     def open(self) -> DatabaseSession:
-        """See `Target.open`."""
         return RowSession(self._connect(), self.dialect)

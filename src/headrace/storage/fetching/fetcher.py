@@ -112,7 +112,6 @@ class RangeFetcher:
     # -- what others call ----------------------------------------------------------------------------------------------
 
     def announce(self, plan: int, coming: Sequence[PlannedRead]) -> None:
-        """See `Endpoint.announce`."""
         with self._lock:
             self._drop_abandoned()
             for at in coming:
@@ -127,7 +126,6 @@ class RangeFetcher:
             self._drop_uses(plan, [at for at in announced if at <= position])
 
     def abandon(self, plan: int) -> None:
-        """See `Endpoint.abandon`."""
         self._abandoned.append(plan)
         # A finalizer may run in a thread that holds the lock, so nobody waits for it here. Whoever holds it may have
         # looked for abandoned plans already: then the next one who takes it drops this plan.
@@ -182,19 +180,16 @@ class RangeFetcher:
             self._figures.ends_to_wait(time.perf_counter(), more=bool(self._waiting))
 
     def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
-        """See `Endpoint.read_into`."""
         at = 0
         for data in self.read(ranges):
             out[at : at + len(data)] = data
             at += len(data)
 
     def read_directly(self, count: int) -> None:
-        """See `Endpoint.read_directly`."""
         with self._lock:
             self._figures.counts.read_directly += count
 
     def count(self) -> RemoteReads:
-        """See `Endpoint.count`."""
         with self._lock:
             self._sum_up(time.perf_counter())
             return self._figures.now()

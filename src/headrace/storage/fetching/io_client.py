@@ -85,14 +85,11 @@ class IOClient:
         self._abandoned: deque[int] = deque()
 
     def read(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """See `Endpoint.read`."""
         out = memoryview(bytearray(sum(wanted.size for wanted in ranges)))
         self.read_into(ranges, out)
         return cut(out, ranges)
 
     def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
-        """See `Endpoint.read_into`."""
-
         def ask(connection: socket.socket) -> None:
             framing.send(connection, ("read", list(ranges)))
             status, about = framing.receive(connection)
@@ -103,12 +100,10 @@ class IOClient:
         self._with_connection(ranges, ask)
 
     def announce(self, plan: int, coming: Sequence[PlannedRead]) -> None:
-        """See `Endpoint.announce`."""
         ranges = list(itertools.chain.from_iterable(at.ranges for at in coming))
         self._tell(("announce", plan, list(coming)), ranges)
 
     def passed(self, plan: int, position: int) -> None:
-        """See `Endpoint.passed`."""
         self._tell(("passed", plan, position))
 
     def abandon(self, plan: int) -> None:
@@ -116,7 +111,6 @@ class IOClient:
         self._abandoned.append(plan)
 
     def read_directly(self, count: int) -> None:
-        """See `Endpoint.read_directly`."""
         self._tell(("read directly", count))
 
     def count(self) -> RemoteReads:

@@ -41,7 +41,6 @@ class Plan:
             self._endpoint.announce(self._number, untold)
 
     def passed(self, position: int) -> None:
-        """See `Endpoint.passed`."""
         self._endpoint.passed(self._number, position)
 
 

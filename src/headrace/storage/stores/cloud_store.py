@@ -104,14 +104,12 @@ class CloudStore:
         raise TypeError("a store is not pickled; pickle store_config(location, options) and open that")
 
     def list(self, prefix: str) -> Iterator[Page]:
-        """See `Store.list`."""
         self._refuse_http("be listed", "give its files as a list of URLs, or as a range: part-{000..127}.tar", prefix)
         if self._sends_in_order:
             return self._pages(prefix)
         return self._sorted_pages(prefix)
 
     def list_folder(self, prefix: str) -> Folder:
-        """See `Store.list_folder`."""
         self._refuse_http("be listed", "give its files as a list of URLs, or as a range: part-{000..127}.tar", prefix)
         folder = prefix.strip("/") or None
         found = self._ask(LISTING, prefix, lambda: obstore.list_with_delimiter(self._client, folder))
@@ -121,7 +119,6 @@ class CloudStore:
         return names, infos
 
     def beginning(self, letters: str) -> Infos:
-        """See `Store.beginning`."""
         folder = letters.rpartition("/")[0]
         if self.location.scheme == "az" or self.location.container.endswith("--x-s3"):
             # They do not begin a listing at a key.
@@ -140,8 +137,6 @@ class CloudStore:
                 return sorted(found, key=key_of)
 
     def head(self, key: str) -> ObjectInfo:
-        """See `Store.head`."""
-
         def once() -> ObjectInfo:
             try:
                 return object_info(obstore.head(self._client_for(key), key))
@@ -155,7 +150,6 @@ class CloudStore:
         return self._ask(_READING, key, once)
 
     def read(self, key: str, start: int, stop: int, etag: str | None = None) -> memoryview:
-        """See `Store.read`."""
         if not 0 <= start <= stop:
             place = self._request(_READING, key).place
             raise UsageError.about(
@@ -179,11 +173,9 @@ class CloudStore:
         return self._ask(_READING, key, lambda: self._range(key, start, stop, etag), failed)
 
     def read_whole(self, key: str) -> tuple[memoryview, ObjectInfo]:
-        """See `Store.read_whole`."""
         return self._ask(_READING, key, lambda: self._whole(key))
 
     def write(self, key: str, parts: Iterable[Any]) -> ObjectInfo:
-        """See `Store.write`."""
         self._refuse_http("be written to", "write to a folder or a bucket", key)
         upload = Upload(parts)
         first = upload.first_bytes()
@@ -204,7 +196,6 @@ class CloudStore:
         return info
 
     def delete(self, key: str) -> None:
-        """See `Store.delete`."""
         self._refuse_http("delete", "delete it where it is stored", key)
         self._ask("cannot delete an object", key, lambda: obstore.delete(self._client, key))
 

@@ -90,7 +90,6 @@ class FsspecStore:
             yield infos[first : first + PAGE]
 
     def list_folder(self, prefix: str) -> Folder:
-        """See `Store.list_folder`."""
         entries = self._ask("cannot list objects", prefix, lambda: self._entries(prefix))
         names = []
         infos = []
@@ -108,7 +107,6 @@ class FsspecStore:
         return [info for info in self.list_folder(letters.rpartition("/")[0])[1] if info.key.startswith(letters)]
 
     def head(self, key: str) -> ObjectInfo:
-        """See `Store.head`."""
         entry = self._ask("cannot read an object", key, lambda: self._system.info(self._path(key)))
         if entry["type"] == "directory":
             raise ObjectNotFoundError.about(
@@ -140,8 +138,6 @@ class FsspecStore:
         return view
 
     def read_whole(self, key: str) -> tuple[memoryview, ObjectInfo]:
-        """See `Store.read_whole`."""
-
         def once() -> tuple[memoryview, ObjectInfo]:
             info = self.head(key)
             data = self._system.cat_file(self._path(key))
@@ -182,7 +178,6 @@ class FsspecStore:
         return self.head(key)
 
     def delete(self, key: str) -> None:
-        """See `Store.delete`."""
         self._ask("cannot delete an object", key, lambda: self._system.rm_file(self._path(key)))
 
     def _make_folder(self, path: str) -> None:

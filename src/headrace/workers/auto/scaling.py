@@ -98,17 +98,14 @@ class AutoScaler:
 
     @property
     def replicas(self) -> int:
-        """See `Executor.replicas`."""
         return self._processes.replicas
 
     @property
     def num_workers(self) -> int:
-        """See `Executor.num_workers`."""
         return self._tuner.now.workers
 
     @property
     def scales(self) -> bool:
-        """See `Executor.scales`."""
         return self._tuner.limits.tunes_workers
 
     @property
@@ -122,13 +119,11 @@ class AutoScaler:
         return self._processes.pool
 
     def start(self, epoch: Epoch) -> None:
-        """See `Executor.start`."""
         self._epoch = epoch
         self._inline = None
         self._processes.start(epoch)
 
     def next_result(self) -> BatchResult:
-        """See `Executor.next_result`."""
         now = time.perf_counter()
         if now >= self._look_due:
             self._tune(now)
@@ -154,11 +149,9 @@ class AutoScaler:
         return self._inline.next_result()
 
     def is_at_end(self) -> bool:
-        """See `Executor.is_at_end`."""
         return self._processes.is_at_end()
 
     def close(self) -> None:
-        """See `Executor.close`."""
         self._processes.close()
 
     # -- decisions -----------------------------------------------------------------------------------------------------

@@ -89,17 +89,14 @@ class ProcessExecutor:
 
     @property
     def replicas(self) -> int:
-        """See `Executor.replicas`."""
         return self.scale.most
 
     @property
     def num_workers(self) -> int:
-        """See `Executor.num_workers`."""
         return self.scale.workers
 
     @property
     def scales(self) -> bool:
-        """See `Executor.scales`."""
         return False
 
     @property
@@ -117,7 +114,6 @@ class ProcessExecutor:
         return [getattr(worker.process, "process", worker.process) for worker in self._pool.workers]
 
     def start(self, epoch: Epoch) -> None:
-        """See `Executor.start`."""
         self._epoch = epoch
         self._timeout = epoch.spec.timeout
         self.generation += 1
@@ -167,15 +163,12 @@ class ProcessExecutor:
         return pool
 
     def submit(self, worker: int, task: int, replica: int, index: object) -> None:
-        """See `Carrier.submit`."""
         self.pool.post(worker, task, replica, index)
 
     def withdraw(self, worker: int, task: int) -> bool:
-        """See `Carrier.withdraw`."""
         return self.pool.withdraw(worker, task)
 
     def flush(self, least: int = 1) -> None:
-        """See `Carrier.flush`."""
         self.pool.flush(self.generation, least)
 
     def _flush_before_waiting(self) -> None:
@@ -287,7 +280,6 @@ class ProcessExecutor:
         return True
 
     def next_result(self) -> BatchResult:
-        """See `Executor.next_result`."""
         task, replica, result = self.dispatcher.next_delivery(self, self.scale.least)
         opening = time.perf_counter()
         payload, state, losses = result.opened()
@@ -299,7 +291,6 @@ class ProcessExecutor:
         return payload, timings_of_worker(result.worker, result.nbytes, posted, result.times, result.at, opened)
 
     def is_at_end(self) -> bool:
-        """See `Executor.is_at_end`."""
         return self.dispatcher.is_at_end(self)
 
     # -- workers on other machines -------------------------------------------------------------------------------------
@@ -461,7 +452,6 @@ class ProcessExecutor:
         return begin._replace(states=states)
 
     def close(self) -> None:
-        """See `Executor.close`."""
         if self._end is not None:
             self._end()
 

@@ -255,7 +255,6 @@ class ForkedProcess(ProcessHandle):
 
     @property
     def exitcode(self) -> int | None:
-        """See `ProcessHandle.exitcode`."""
         if self._exitcode is None and not self.is_alive():
             self._exitcode = self._fork_server.exit_code(self.pid)
         return self._exitcode

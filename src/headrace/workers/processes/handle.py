@@ -85,7 +85,6 @@ class ChildProcess(ProcessHandle):
 
     @property
     def exitcode(self) -> int | None:
-        """See `ProcessHandle.exitcode`."""
         if self.is_alive():
             return None
 

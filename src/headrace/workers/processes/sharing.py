@@ -57,7 +57,6 @@ class Joined(NamedTuple):
     at: float
 
     def opened(self) -> tuple[Any, Any, Any]:
-        """See `Arrived.opened`."""
         return self.batch, None, ()
 
 
@@ -147,7 +146,6 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     # -- what is given out ---------------------------------------------------------------------------------------------
 
     def give_out(self, carrier: Carrier) -> None:
-        """See `Dispatcher.give_out`."""
         if self._knows_slow_ones and self.window.next_task:  # not before the first batch, which would wait for them
             self._begin_early(carrier)
         super().give_out(carrier)
@@ -162,7 +160,6 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         return super().look_again
 
     def look(self, carrier: Carrier) -> bool:
-        """See `Dispatcher.look`."""
         others_may_come = super().look(carrier)
         self._pause = min(2 * self._pause, PAUSES[1])
         self._help(carrier)
@@ -178,7 +175,6 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         return super()._take()
 
     def is_at_end(self, carrier: Carrier) -> bool:
-        """See `Dispatcher.is_at_end`."""
         return not self._drawn and super().is_at_end(carrier)
 
     def _hand_out(self, task: int, replica: int, index: Any, carrier: Carrier) -> None:
@@ -458,12 +454,10 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     # -- what others ask -----------------------------------------------------------------------------------------------
 
     def task_of(self, number: int) -> int:
-        """See `Dispatcher.task_of`."""
         given = self._given.get(number)
         return number if given is None else given.task
 
     def comes_before(self, task: int, worker: int) -> bool:
-        """See `Dispatcher.comes_before`."""
         return any(
             self.task_of(other) < task and replica % self._workers != worker for other, (replica, _) in self.out.items()
         )
@@ -475,5 +469,4 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         return [task for task in tasks if task[1] % self._workers == worker]
 
     def busy(self) -> list[int]:
-        """See `Dispatcher.busy`."""
         return sorted({replica % self._workers for replica, _ in self.out.values()})

@@ -62,7 +62,6 @@ class ByContext:
         self.forks = context.get_start_method() == "fork"
 
     def process(self, assignment: Assignment) -> Any:
-        """See `Start.process`."""
         process = self._context.Process(target=self._target, args=(self._worker_spec, assignment), daemon=True)
         with warning_of_pickle_errors():
             process.start()
@@ -85,16 +84,13 @@ class ByForkServer:
 
     @property
     def is_fork_server(self) -> bool:
-        """See `Start.is_fork_server`."""
         return self._other is None
 
     @property
     def alive(self) -> bool:
-        """See `Start.alive`."""
         return self._other is not None or self._fork_server.alive
 
     def process(self, assignment: Assignment) -> Any:
-        """See `Start.process`."""
         if self._other is None:
             try:
                 return self._fork_server.fork(worker.main, assignment)

@@ -96,7 +96,6 @@ class RayPlacement:
             raise _ended(self._process) from error
 
     def close(self) -> None:
-        """See `Placement.close`."""
         if self._close is not None:
             self._close()
         self._close = None

@@ -76,19 +76,15 @@ class NoHosts:
         self._reason = reason
 
     def start(self, placed: Callable[[], None]) -> NoReturn:
-        """See `Provider.start`."""
         raise ClusterError(self._reason)
 
     def why_it_waits(self, seconds: float) -> str:
-        """See `Provider.why_it_waits`."""
         return self._reason
 
     def has_room(self) -> bool:
-        """See `Provider.has_room`."""
         return True
 
     def why_it_ended(self) -> str:
-        """See `Provider.why_it_ended`."""
         return self._reason
 
 

@@ -73,7 +73,6 @@ class RayHosts:
             ) from error
 
     def why_it_waits(self, seconds: float) -> str:
-        """See `Provider.why_it_waits`."""
         needs = ", ".join(f"{amount:g} {name}" for name, amount in self._options.needs.items() if amount)
         free = self._ray.available_resources()
         has = ", ".join(f"{free.get(name, 0):g} {name}" for name in self._options.needs)
@@ -91,7 +90,6 @@ class RayHosts:
         return str(error)
 
     def has_room(self) -> bool:
-        """See `Provider.has_room`."""
         try:
             free = self._ray.available_resources()
         except (self._ray.exceptions.RayError, ConnectionError, RuntimeError, TimeoutError):
@@ -136,13 +134,11 @@ class RayHost:
         self._actor = actor
 
     def is_alive(self) -> bool:
-        """See `HostHandle.is_alive`."""
         try:
             return bool(self._ray.get(self._actor.is_alive.remote(), timeout=CHECK_WITHIN))
         except (self._ray.exceptions.RayError, TimeoutError):
             return False
 
     def end(self) -> None:
-        """See `HostHandle.end`."""
         with contextlib.suppress(self._ray.exceptions.RayError):  # Ray has ended, and the actor with it
             self._ray.kill(self._actor)

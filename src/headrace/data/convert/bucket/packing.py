@@ -160,7 +160,6 @@ class ShardJob:
         self._store: Store | None = None
 
     def begin(self) -> None:
-        """See `Job.begin`."""
         self._reader = self._given or open_reader(
             self._plan.source, trust=self._trust, columns=self._plan.options.columns, options=self._source_options
         )

@@ -41,7 +41,6 @@ GROUP = 1 << 28
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     if is_folder(path):
         # Such a file makes it a dataset of Hugging Face, whose Arrow files lie in the folder too.
         return bool(files_ending_in(path, SUFFIXES)) and not is_file(join(path, "state.json"))
@@ -49,7 +48,6 @@ def claims(path: str) -> bool:
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if field.kind != "fixed" and field.dtype.kind == "b":
         return "Arrow packs booleans of lists in bits"
     if field.dtype.kind == "b" and field.shape:
@@ -58,14 +56,12 @@ def refusal(field: Field) -> str | None:
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     files = shards_of(path, SUFFIXES)
     manifest_of(path, NAME)
     return open_files(files, path, trust, columns)
 
 
 def open_files(files: Sequence[str], path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `SeveralFiles.open_files`."""
     if first_bytes(files[0], 4) == b"FEA1":
         raise refusal_of_kind(files[0], FEATHER)
     if is_url(files[0]):
@@ -168,5 +164,4 @@ def write_file(path: str | Path, schema: Schema) -> BatchWriter:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return GrowingFileWriter(NAME, path, schema, SUFFIXES, write_file)

@@ -89,7 +89,6 @@ class _HeadBytes:
         self._data = memoryview(b"")
 
     def pread(self, count: int, start: int) -> memoryview:
-        """See `FileBytes.pread`."""
         stop = min(start + count, self.size)
         if not self._at <= start <= stop <= self._at + len(self._data):
             window = WINDOW
@@ -108,7 +107,6 @@ class _HeadBytes:
         return self._data[start - self._at : stop - self._at]
 
     def pread_many(self, spans: Sequence[ByteSpan]) -> list[memoryview]:
-        """See `FileBytes.pread_many`."""
         return read_ranges([self._files.part(self._number, span.start, span.start + span.size) for span in spans])
 
 
@@ -337,7 +335,6 @@ class BatchBlocks(BlockReader):
         return found
 
     def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
-        """See `BlockReader.read_block`."""
         batch = self._batches[number]
         url = self._urls[batch.file]
         try:

@@ -44,14 +44,12 @@ AT_ONCE = 64 << 20
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     if is_folder(path):
         return bool(files_ending_in(path, SUFFIXES))
     return first_bytes(path, 4) == b"PAR1" or (path.endswith(SUFFIXES) and (is_pattern(path) or is_file(path)))
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if field.shape and field.kind == "ragged":
         return "Parquet has no lists of arrays"
     if field.dtype.kind == "b" and (field.kind != "fixed" or field.shape):
@@ -62,14 +60,12 @@ def refusal(field: Field) -> str | None:
 
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `Format.open_reader`."""
     names = shards_of(path, SUFFIXES)
     manifest_of(path, NAME)
     return open_files(names, path, trust, columns)
 
 
 def open_files(names: Sequence[str], path: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `SeveralFiles.open_files`."""
     files: ParquetFiles
     if is_url(names[0]):
         files = RemoteParquetFiles(names)
@@ -114,7 +110,6 @@ class ParquetReader(BlockReader):
         self._leaves: dict[int, dict[str, list[int]]] = {}
 
     def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
-        """See `BlockReader.read_block`."""
         file, group = self._groups[number]
         try:
             table = self._table(file, group, names)
@@ -139,7 +134,6 @@ class ParquetReader(BlockReader):
         return columns
 
     def block_place(self, number: int) -> str:
-        """See `BlockReader.block_place`."""
         file, group = self._groups[number]
         return f"{self._files.names[file]}, row group {group}"
 
@@ -196,7 +190,6 @@ class ParquetReader(BlockReader):
         return found
 
     def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
-        """See `RemoteReader.byte_ranges`."""
         found = []
         for number, _, _ in grouped(keys, self.starts):
             found += self._files.ranges(*self._groups[number], names)
@@ -264,5 +257,4 @@ def write_file(path: str | Path, schema: Schema) -> BatchWriter:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return GrowingFileWriter(NAME, path, schema, SUFFIXES, write_file)

@@ -55,23 +55,19 @@ class LocalParquetFiles:
         self._opened: Handle[_OpenedParquet] = Handle(functools.partial(_OpenedParquet, names))
 
     def metadata(self, number: int) -> Any:
-        """See `ParquetFiles.metadata`."""
         return self._opened.get().files[number].metadata
 
     def schema(self, number: int) -> pa.Schema:
-        """See `ParquetFiles.schema`."""
         return self._opened.get().files[number].schema_arrow
 
     @contextlib.contextmanager
     def open_group(self, number: int, group: int, columns: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, Pread]]:
-        """See `ParquetFiles.open_group`."""
         file = self._opened.get().files[number]
         with open(self.names[number], "rb", buffering=0) as stream:
             descriptor = stream.fileno()
             yield file, lambda count, start: os.pread(descriptor, count, start)
 
     def ranges(self, number: int, group: int, columns: Sequence[str]) -> list[ByteRange]:
-        """See `ParquetFiles.ranges`."""
         return []
 
     def close(self) -> None:
@@ -104,11 +100,9 @@ class RemoteParquetFiles:
                 self._schemas.append(opened.schema_arrow)
 
     def metadata(self, number: int) -> Any:
-        """See `ParquetFiles.metadata`."""
         return self._metadata[number]
 
     def schema(self, number: int) -> pa.Schema:
-        """See `ParquetFiles.schema`."""
         return self._schemas[number]
 
     @contextlib.contextmanager
@@ -119,7 +113,6 @@ class RemoteParquetFiles:
         yield _open(file, self._metadata[number]), file.pread
 
     def ranges(self, number: int, group: int, columns: Sequence[str]) -> list[ByteRange]:
-        """See `ParquetFiles.ranges`."""
         metadata = self._metadata[number]
         if number not in self._leaves:
             self._leaves[number] = leaves_of(metadata)

@@ -233,17 +233,14 @@ class ColumnsReader:
         return self._length
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         return self._columns.get()[name]
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         columns = self._columns.get()
         schema = self.schema.only(names)
         return Block(self.schema, columns).only(schema).take(keys)
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         total = Block(self.schema, self._columns.get()).nbytes
         size = int(RUN * self._length / max(total, 1))
         return even_blocks(self._length, min(max(size, 1), RUN))

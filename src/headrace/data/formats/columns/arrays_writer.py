@@ -120,18 +120,15 @@ class ArraysWriter:
         self._spool = Spool(self._spool_target.path, schema)
 
     def append(self, block: Block) -> None:
-        """See `Writer.append`."""
         self._spool.append(block)
 
     def seal(self) -> None:
-        """See `Writer.seal`."""
         self._spool.finish()
         self._finish(self._spool.load(), self._target.path)
         commit_with_manifest(self._target, self._name, self._spool.length, self._schema)
         self._spool_target.abort()
 
     def abort(self) -> None:
-        """See `Writer.abort`."""
         self._spool.finish()
         self._spool_target.abort()
         self._target.abort()

@@ -212,7 +212,7 @@ class Loose(Ragged):
 
     @property
     def values(self) -> Array:
-        """See `Ragged`."""
+        """The values of all samples, one behind the other."""
         if self.arrays is not None:
             self.values = np.concatenate(self.arrays)
             self.arrays = None

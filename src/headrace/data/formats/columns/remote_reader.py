@@ -124,7 +124,6 @@ class RemoteColumnsReader:
         return found
 
     def fetch_windows(self, starts: Keys, length: int, names: Sequence[str]) -> dict[str, Array]:
-        """See `WindowReader.fetch_windows`."""
         plans = {}
         found = {}
         for name in names:
@@ -143,7 +142,6 @@ class RemoteColumnsReader:
         return found
 
     def window_ranges(self, starts: Keys, length: int, names: Sequence[str]) -> list[ByteRange]:
-        """See `WindowReader.window_ranges`."""
         found = []
         for name in names:
             column = self._columns.get(name)
@@ -156,7 +154,6 @@ class RemoteColumnsReader:
         return found
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         total = sum(column.nbytes for column in self._columns.values())
         if self._others is not None:
             # Where they are most of the data, each block is to be read once, and not by several workers.

@@ -94,7 +94,6 @@ class TableReader:
         return self._length
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         opened = self._opened.get(self._open)
         parts = opened.column(self.schema[name]).parts
         if len(parts) == 1:
@@ -102,7 +101,6 @@ class TableReader:
         return None
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         opened = self._opened.get(self._open)
         schema = self.schema.only(names)
         if len(keys) == 0:
@@ -122,7 +120,6 @@ class TableReader:
         return Block(schema, columns)
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         table = self._table.get()
         size = int(RUN * self._length / max(table.get_total_buffer_size(), 1))
         return even_blocks(self._length, min(max(size, 1), RUN))
@@ -212,11 +209,9 @@ class BlockReader(ABC):
         return int(self.starts[-1])
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         return None
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         schema = self.schema.only(names)
         groups = grouped(keys, self.starts)
         parts = []
@@ -239,7 +234,6 @@ class BlockReader(ABC):
         return f"{self.block_place(number)}, row {row:,}, column {column!r}"
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         edges = self.starts.tolist()
         runs = []
         for start, stop in itertools.pairwise(edges):

@@ -55,22 +55,18 @@ class TextFormat:
     refusal: Callable[[Field], str | None]
 
     def claims(self, path: str) -> bool:
-        """See `Format.claims`."""
         if is_folder(path):
             return bool(files_ending_in(path, self.SUFFIXES))
         return path.endswith(self.SUFFIXES) and (is_pattern(path) or is_file(path))
 
     def open_reader(self, path: str, trust: bool, columns: Names | None = None) -> Reader:
-        """See `Format.open_reader`."""
         files = shards_of(path, self.SUFFIXES)
         return _open_table(self.NAME, path, files, known_schema(manifest_of(path, self.NAME)), self.parse, columns)
 
     def open_files(self, files: Sequence[str], place: str, trust: bool, columns: Names | None = None) -> Reader:
-        """See `SeveralFiles.open_files`."""
         return _open_table(self.NAME, place, files, None, self.parse, columns)
 
     def open_writer(self, path: str, schema: Schema) -> Writer:
-        """See `Format.open_writer`."""
         return GrowingFileWriter(self.NAME, path, schema, self.SUFFIXES, self.write_file)
 
 

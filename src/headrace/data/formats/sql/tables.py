@@ -96,7 +96,6 @@ class SQLReader:
         return len(self._index)
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         return None
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
@@ -104,7 +103,6 @@ class SQLReader:
         return self._reading.get(self._open).fetch(keys, tuple(names))
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         return even_blocks(len(self), BLOCK)
 
     def stamp(self) -> str:
@@ -200,7 +198,6 @@ class _TableReading:
         self._is_filling = False
 
     def fetch(self, keys: Keys, names: tuple[str, ...]) -> Block:
-        """See `Reader.fetch`."""
         start = int(keys[0]) if len(keys) else 0
         is_run = len(keys) > 0 and int(keys[-1]) - start == len(keys) - 1 and bool((np.diff(keys) == 1).all())
         whole = self._whole

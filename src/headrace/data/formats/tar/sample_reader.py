@@ -93,11 +93,9 @@ class TarReader:
         return bytes_bar(f"counting the samples of {count:,} shards without an index", total, after=BAR_AFTER)
 
     def column(self, name: str) -> Column | None:
-        """See `Reader.column`."""
         return None
 
     def blocks(self) -> Sequence[range]:
-        """See `Reader.blocks`."""
         starts = self._starts.get(self._count).tolist()
         runs = []
         for start, stop in itertools.pairwise(starts):
@@ -107,23 +105,18 @@ class TarReader:
         return runs
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
-        """See `Reader.fetch`."""
         return self._fetch(grouped(keys, self._starts.get(self._count)), len(keys), self.schema.only(names), new_bytes)
 
     def shard_count(self) -> int:
-        """See `Sharded.shard_count`."""
         return len(self.files.names)
 
     def shard_length(self, number: int) -> int:
-        """See `Sharded.shard_length`."""
         return self.files.index(number).count
 
     def run_length(self) -> int:
-        """See `Sharded.run_length`."""
         return RUN
 
     def fetch_pieces(self, pieces: Sequence[tuple[int, Keys]], names: Sequence[str], empty: Empty) -> Block:
-        """See `Sharded.fetch_pieces`."""
         groups = []
         count = 0
         for number, keys in pieces:
@@ -186,7 +179,6 @@ class TarReader:
         return np.concatenate(parts)
 
     def path_of_sample(self, key: int) -> str:
-        """See `NamesFiles.path_of_sample`."""
         starts = self._starts.get(self._count)
         number = int(np.searchsorted(starts, key, side="right")) - 1
         name = name_of_sample(self.files.index(number), key - int(starts[number]))
@@ -202,13 +194,11 @@ class TarReader:
         return place_of_file(shard, index, sample, self._endings[column])
 
     def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
-        """See `RemoteReader.byte_ranges`."""
         wanted = _with_files(self.schema.only(names))
         runs = self._locate(grouped(keys, self._starts.get(self._count)), len(keys), wanted)[2]
         return self.files.ranges(runs)
 
     def shard_ranges(self, number: int, names: Sequence[str]) -> list[ByteRange]:
-        """See `RemoteShards.shard_ranges`."""
         whole = self.files.whole_ranges(number)
         if whole:
             return whole

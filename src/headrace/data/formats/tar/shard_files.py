@@ -70,7 +70,6 @@ class LocalTarFiles:
         self._opened: Handle[_OpenFiles] = Handle(_OpenFiles)
 
     def index(self, number: int) -> TarIndex:
-        """See `TarFiles.index`."""
         return self._opened.get().index(number, self.names[number])
 
     def stream(self, number: int) -> None:
@@ -78,7 +77,6 @@ class LocalTarFiles:
         self._opened.get().stream(number, self.names[number])
 
     def read(self, runs: Sequence[Run], out: Array) -> None:
-        """See `TarFiles.read`."""
         opened = self._opened.get()
         at = 0
         for number, start, stop in runs:
@@ -87,11 +85,9 @@ class LocalTarFiles:
             at += stop - start
 
     def ranges(self, runs: Sequence[Run]) -> list[ByteRange]:
-        """See `TarFiles.ranges`."""
         return []
 
     def whole_ranges(self, number: int) -> list[ByteRange]:
-        """See `TarFiles.whole_ranges`."""
         return []
 
     def _pread(self, file: ReadOnlyFile, number: int, target: Array, start: int) -> None:
@@ -253,7 +249,6 @@ class RemoteTarFiles:
         return {**self.__dict__, "_last": (-1, b"")}
 
     def ranges(self, runs: Sequence[Run]) -> list[ByteRange]:
-        """See `TarFiles.ranges`."""
         return [self._files.part(*run) for run in runs if run[2] > run[1]]
 
 
@@ -268,5 +263,4 @@ class _WholeShard:
         self.size = len(data)
 
     def pread(self, count: int, start: int) -> memoryview:
-        """See `ShardBytes.pread`."""
         return self.data[start : start + count]

@@ -120,7 +120,6 @@ class LocalBytes:
         self.size = os.fstat(descriptor).st_size
 
     def pread(self, count: int, start: int) -> bytes:
-        """See `ShardBytes.pread`."""
         return os.pread(self._descriptor, count, start)
 
 

@@ -51,14 +51,12 @@ MEDIA = re.compile(r"(?:jpe?g|png|webp|ppm|pgm|bmp|gif|tiff?|wav|flac|mp3|ogg|mp
 
 
 def claims(path: str) -> bool:
-    """See `Format.claims`."""
     if is_folder(path):
         return bool(files_ending_in(path, SUFFIXES))
     return first_bytes(path, 262)[257:] == b"ustar" or (path.endswith(SUFFIXES) and (is_pattern(path) or is_file(path)))
 
 
 def refusal(field: Field) -> str | None:
-    """See `Format.refusal`."""
     if not PLAIN.match(field.name) and field.name != KEY:
         return "names of columns become endings of file names: letters, digits, _, - and + only"
     if field.name == KEY and field.kind != "text":
@@ -74,7 +72,6 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
 
 
 def open_files(files: Sequence[str], place: str, trust: bool, columns: Names | None = None) -> Reader:
-    """See `SeveralFiles.open_files`."""
     return _open(files, place, None, trust, columns)
 
 
@@ -285,5 +282,4 @@ def write_file(path: Path, schema: Schema) -> _TarFile:
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
-    """See `Format.open_writer`."""
     return GrowingFileWriter(NAME, path, schema, SUFFIXES, write_file)
