@@ -27,7 +27,7 @@ from headrace.data.formats.columns.schema import Field
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import format_named
 from headrace.data.formats.sql import tables
-from headrace.data.live.opening import is_log
+from headrace.data.live.schemes import is_log
 from headrace.data.tally import PORTION, Tally, looked_at, portions
 from headrace.measure.bench.disk import Footprint, footprint_of
 from headrace.sources.sql.recognition import is_sql
@@ -64,16 +64,17 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
     database, the query, the table and the key. Raises
     `HeadraceError` if the data cannot be read, or there are no pictures for a sheet.
     """
-    if is_log(uri, {}):
+    if is_log(uri):
         from headrace.cli.inspect_log import run_inspect_log
 
         return run_inspect_log(uri, samples=samples, json_output=json_output, options=options)
 
     console = Terminal()
     try:
-        data = opening.open(
-            uri, columns, format=format, trust=trust, decode=False, dtype=dtype, options=options, **(rows or {})
-        )
+        if dtype is not None:
+            data = opening.open_tokens(uri, dtype, options=options)
+        else:
+            data = opening.open(uri, columns, format=format, trust=trust, decode=False, options=options, **(rows or {}))
         about = _about(uri, data.reader, data.schema.names, max(samples, 0), options)
         if sheet is not None:
             about["sheet"] = {"file": str(sheet), "pictures": make_sheet(data.reader, data.schema.names, sheet)}

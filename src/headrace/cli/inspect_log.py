@@ -12,7 +12,7 @@ from rich.text import Text
 
 from headrace.core.errors import UsageError
 from headrace.core.text.printable import printable
-from headrace.data.live.opening import source_of
+from headrace.data.live.schemes import source_of
 from headrace.sources.journal.journal_log import JournalSource
 from headrace.sources.log import Log, Records, count_records
 from headrace.telemetry.terminal import Terminal
@@ -32,7 +32,7 @@ def run_inspect_log(uri: str, *, samples: int, json_output: bool, options: Mappi
     source = source_of(uri, options)
     if isinstance(source, JournalSource):
         what = "to look at a queue or a socket would take its messages"
-        cure = "read it with headrace.open(..., journal=folder), which keeps them"
+        cure = "read it with headrace.follow(..., journal=folder), which keeps them"
         raise UsageError.about(what, place="headrace inspect", found=source.place, cure=cure)
 
     log = source.open()

@@ -9,11 +9,11 @@ from typing import Any
 
 from headrace.core.errors import UsageError
 from headrace.core.text.urls import shown_url
-from headrace.data import opening
 from headrace.data.building.pool import On
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
-from headrace.data.live.opening import is_log
+from headrace.data.live.follow import follow
+from headrace.data.live.schemes import is_log
 from headrace.telemetry.progress import samples_bar
 from headrace.telemetry.terminal import Terminal
 
@@ -35,7 +35,7 @@ class LogWay:
         until: str | int = self.until
         if self.until.isdigit():
             until = int(self.until)
-        return opening.open(source, decode=self.decode, until=until, options=options or None)  # type: ignore[call-overload]
+        return follow(source, decode=self.decode, until=until, options=options or None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def run_pack(
     allow_bad: the status is 0 all the same.
     """
     given: Any = source
-    if is_log(source, {}):
+    if is_log(source):
         given = way.log.opened(source, way.source_options)
     with samples_bar("packing") as report:
         made = pack(

@@ -1,78 +1,26 @@
-"""`headrace.open`: stored data, databases, and sources that never end."""
+"""`headrace.open` and `headrace.open_tokens`: stored data and databases, all of which have an end."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack, overload
+from typing import Any, Never, overload
 
 import numpy.typing as npt
 
 from headrace.core.errors import wrong_argument
-from headrace.data.formats import flat
+from headrace.data.doors import refuse_unknown
 from headrace.data.formats.columns.schema import wanted_names
 from headrace.data.formats.given_objects import reader_of_object, rows_of
 from headrace.data.formats.listed_files import open_listed
-from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import open_flat_reader, open_reader
 from headrace.data.gather import RaggedAs
-from headrace.data.live.dataset import LogDataset
-from headrace.data.live.decoding import Decode, Decoding
-from headrace.data.live.opening import LiveOptions, decodes_images, is_log, open_log, refuse_stored
+from headrace.data.live.schemes import refuse_log
 from headrace.data.stacking import stacking_of
 from headrace.data.stored import StoredDataset
 from headrace.data.tokens import TokenWindows
 from headrace.storage.stores.registry import cache_settings
 from headrace.storage.stores.store_options import options_for
-
-
-@overload
-def open(
-    uri: Any,
-    columns: Iterable[str] | None = None,
-    *,
-    format: str | None = None,
-    trust: bool = False,
-    decode: bool = True,
-    ragged: RaggedAs = "pad",
-    stack: Mapping[str, Iterable[str]] | None = None,
-    dtype: npt.DTypeLike | None = None,
-    window: None = None,
-    stride: None = None,
-    options: Mapping[str, object] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    cache_limit: int | str | None = None,
-    query: str | None = None,
-    table: str | None = None,
-    key: str | None = None,
-) -> StoredDataset:
-    """Opens stored data as their samples."""
-
-
-@overload
-def open(
-    uri: str | os.PathLike[str],
-    *,
-    dtype: npt.DTypeLike,
-    window: int,
-    stride: int | None = None,
-    options: Mapping[str, object] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    cache_limit: int | str | None = None,
-) -> TokenWindows:
-    """Opens a flat file of tokens as windows."""
-
-
-@overload
-def open(
-    uri: str,
-    *,
-    decode: Decoding | Decode,
-    ragged: RaggedAs = "pad",
-    options: Mapping[str, object] | None = None,
-    **live: Unpack[LiveOptions],
-) -> LogDataset:
-    """Opens a source that never ends."""
 
 
 def open(  # noqa: PLR0913 - the ways in which data may be wanted
@@ -81,20 +29,17 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     *,
     format: str | None = None,
     trust: bool = False,
-    decode: bool | Decoding | Decode = True,
+    decode: bool = True,
     ragged: RaggedAs = "pad",
     stack: Mapping[str, Iterable[str]] | None = None,
-    dtype: npt.DTypeLike | None = None,
-    window: int | None = None,
-    stride: int | None = None,
     options: Mapping[str, object] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
     query: str | None = None,
     table: str | None = None,
     key: str | None = None,
-    **live: Unpack[LiveOptions],
-) -> StoredDataset | TokenWindows | LogDataset:
+    **others: Never,
+) -> StoredDataset:
     """Opens stored data as a map-style dataset; `.stream()` of it is the iterable one.
 
     uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), each on this machine or as a URL
@@ -109,9 +54,6 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         lengths), `"nested"` (torch's jagged nested tensor) or `"list"`.
     stack: columns of single numbers of one type as one: with `{"x": ["a", "b", "c"]}`, a sample has an array `x` [3],
         and a batch a tensor `x` [batch, 3], in this order, in place of the three columns.
-    dtype: of a flat file of numbers without a head (nanoGPT's `train.bin`): its one column is `tokens`.
-    window, stride: with dtype, give windows of so many tokens, one each `stride` tokens (`window` if not given), as
-        `inputs`, and the same one token later as `targets`; see `TokenWindows`. Else a `StoredDataset` is returned.
     options: of the store that a URL names, such as credentials and its endpoint, where they are not in the environment;
         see docs/storage.md.
     cache_dir: of a URL: a folder on this machine that keeps what was fetched, for all processes and later runs; the
@@ -119,54 +61,99 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     cache_limit: of the bytes in that folder, such as "200GB"; what is needed last goes first. None: no limit.
     query, table, key: of a database: a SELECT, or a table's name, and the unique column that gives the order.
 
+    Files of tokens without a head are for `headrace.open_tokens`, and sources that never end for `headrace.follow`.
+
     Costs milliseconds whatever the size, unless the data must be parsed (text) or listed (folders of files). Raises
     `DatasetNotFoundError`, `FormatError` (damaged, or of an unknown format), `UsageError`, or `OSError` with the path.
     """
+    refuse_unknown("open", others)
+    refuse_log(uri)
     if ragged not in ("pad", "nested", "list"):
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
+    if not isinstance(decode, bool):
+        raise wrong_argument("decode", decode, "True or False", place="headrace.open")
 
-    if is_log(uri, live):
-        stored = {
-            "format": format, "trust": trust or None, "stack": stack, "dtype": dtype, "window": window,
-            "stride": stride, "cache_dir": cache_dir, "cache_limit": cache_limit,
-        }  # fmt: skip
-        refuse_stored(uri, stored)
-        table_of = {"query": query, "table": table, "key": key}
-        return open_log(uri, columns, decode, ragged, options, table_of, live)
-    decode = decodes_images(uri, decode, live)
     columns = wanted_names(columns)
-    rows = rows_of(uri, columns, query, table, key)
-    if rows is not None:
-        return _stored(rows, columns, stack, decode=decode, ragged=ragged)
-
-    options = options_for(uri, options)
-    if dtype is not None or window is not None or stride is not None:
-        flat.check_asked(uri, columns, format, dtype, window, stride)
-        flat.refuse_stack(stack)
-        cache = cache_settings(cache_dir, cache_limit, uri)
-        reader = open_flat_reader(uri, dtype, options, cache)
-        if window is None:
-            return StoredDataset(reader, reader.schema, decode=True, ragged="pad", options=options)
-        return TokenWindows(reader, window, stride, options)
-
+    reader = rows_of(uri, columns, query, table, key)
     listed = None
-    if isinstance(uri, (str, os.PathLike)):
+    if reader is not None:
+        options = None
+    elif isinstance(uri, (str, os.PathLike)):
+        options = options_for(uri, options)
         cache = cache_settings(cache_dir, cache_limit, uri)
         reader = open_reader(uri, format=format, trust=trust, columns=columns, options=options, cache=cache)
     elif isinstance(uri, (list, tuple)):
+        options = options_for(uri, options)
         cache = cache_settings(cache_dir, cache_limit, next(iter(uri), None))
         listed, reader = open_listed(uri, format=format, trust=trust, columns=columns, options=options, cache=cache)
     else:
+        options = options_for(uri, options)
         reader = reader_of_object(uri)
 
-    return _stored(reader, columns, stack, decode=decode, ragged=ragged, listed=listed, options=options)
-
-
-def _stored(reader: Reader, columns: Iterable[str] | None, stack: object, **words: Any) -> StoredDataset:
-    """Returns the samples of a reader. words: those of `StoredDataset`."""
     schema = reader.schema.only(columns, reader.place)
     stacking = stacking_of(schema, stack, reader.place)
     if stacking is not None:
         schema = stacking.schema
+    return StoredDataset(
+        reader, schema, stacking=stacking, decode=decode, ragged=ragged, listed=listed, options=options
+    )
 
-    return StoredDataset(reader, schema, stacking=stacking, **words)
+
+@overload
+def open_tokens(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike,
+    window: int,
+    stride: int | None = None,
+    *,
+    options: Mapping[str, object] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
+) -> TokenWindows:
+    """As windows."""
+
+
+@overload
+def open_tokens(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike,
+    *,
+    options: Mapping[str, object] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
+) -> StoredDataset:
+    """As single tokens."""
+
+
+def open_tokens(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike,
+    window: int | None = None,
+    stride: int | None = None,
+    *,
+    options: Mapping[str, object] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
+    **others: Never,
+) -> TokenWindows | StoredDataset:
+    """Opens a flat file of tokens without a head, such as nanoGPT's `train.bin`, as windows of so many tokens.
+
+    path: on this machine, or a URL. dtype: of the tokens, such as "uint16"; nothing in the file says it. window: tokens
+    of a sample, which has them as `inputs`, and the same ones one token later as `targets`; see `TokenWindows`. Without
+    it, a sample is one token, in the column `tokens`. stride: tokens from the beginning of one window to that of the
+    next; `window` if it is not given. options, cache_dir, cache_limit: as for `headrace.open`.
+
+    For tokens in other forms, `headrace.open(path).windows(length, stride)` cuts a column. Raises
+    `DatasetNotFoundError`, `FormatError`, `UsageError`, or `OSError` with the path.
+    """
+    refuse_unknown("open_tokens", others)
+    if not isinstance(path, (str, os.PathLike)):
+        raise wrong_argument("path", path, "a path or a URL", place="headrace.open_tokens")
+    refuse_log(path)
+    options = options_for(path, options)
+    reader = open_flat_reader(path, dtype, options, cache_settings(cache_dir, cache_limit, path))
+    if window is not None:
+        return TokenWindows(reader, window, stride, options)
+    if stride is not None:
+        raise wrong_argument("stride", stride, "nothing without window=", place="headrace.open_tokens")
+    return StoredDataset(reader, reader.schema, decode=True, ragged="pad", options=options)

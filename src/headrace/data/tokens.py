@@ -34,7 +34,7 @@ class _Windows(NamedTuple):
 class TokenWindows(Fluent, Dataset[dict[str, Any]]):
     """Sample k is `inputs`, tokens `k * stride` to `k * stride + window - 1`, and `targets`, those one later.
 
-    Both are int64 [window], copies; a batch is made without Python per sample. Made by `headrace.open(window=)`. With
+    Both are int64 [window], copies; a batch is made without Python per sample. Made by `headrace.open_tokens`. With
     `stride=window` each token is an input once, but for fewer than `window + 1` at the end, which fill no window.
     """
 

@@ -8,15 +8,13 @@ Nothing in the file says what it holds, so the type must be given; no other file
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, wrong_argument
+from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError
 from headrace.core.files.regular_files import check_regular
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import ColumnsReader
@@ -30,41 +28,7 @@ from headrace.storage.remote_files import RemoteFiles
 
 NAME = "flat"
 COLUMN = "tokens"
-EXAMPLE = 'headrace.open("train.bin", dtype="uint16", window=1024)'
-
-
-def check_asked(
-    uri: Any,
-    columns: Iterable[str] | None,
-    format: str | None,
-    dtype: npt.DTypeLike | None,
-    window: int | None,
-    stride: int | None,
-) -> None:
-    """Raises `UsageError` for arguments of `headrace.open` that do not go together, where a flat file is meant."""
-    found = None
-    if dtype is None:
-        found = "window= or stride= without dtype="
-    elif not isinstance(uri, (str, os.PathLike)):
-        found = f"dtype= with {type(uri).__name__}"
-    elif format not in (None, NAME):
-        found = f"dtype= with format={format!r}"
-    elif columns is not None:
-        found = "dtype= with columns="
-    elif stride is not None and window is None:
-        found = "stride= without window="
-
-    if found is not None:
-        expected = f"a path and dtype=, as in {EXAMPLE}"
-        cure = "for other forms, headrace.open(path).windows(length, stride) cuts a column"
-        raise UsageError.about("wrong argument", place="headrace.open", found=found, expected=expected, cure=cure)
-
-
-def refuse_stack(stack: object) -> None:
-    """Raises `UsageError` for `stack=` of `headrace.open`, where a flat file is meant."""
-    if stack is not None:
-        expected = "nothing with dtype=: a flat file has one column"
-        raise wrong_argument("stack", stack, expected, place="headrace.open")
+EXAMPLE = 'headrace.open_tokens("train.bin", "uint16", window=1024)'
 
 
 def number_type(dtype: npt.DTypeLike | None) -> np.dtype[Any]:
@@ -74,11 +38,13 @@ def number_type(dtype: npt.DTypeLike | None) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError as error:
         raise UsageError.about(
-            "no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected
+            "no such type", place="headrace.open_tokens(dtype=)", found=repr(dtype), expected=expected
         ) from error
 
     if found not in NUMBERS:
-        raise UsageError.about("no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected)
+        raise UsageError.about(
+            "no such type", place="headrace.open_tokens(dtype=)", found=repr(dtype), expected=expected
+        )
     return found
 
 

@@ -68,7 +68,7 @@ class AvroDecoder:
         if not self._url:
             cure = f'options={{"{REGISTRY}": "http://host:8081"}}'
             what = "Avro records name schemas of a registry"
-            raise UsageError.about(what, place="headrace.open(decode='avro')", found=f"schema {number}", cure=cure)
+            raise UsageError.about(what, place="headrace.follow(decode='avro')", found=f"schema {number}", cure=cure)
 
         request = urllib.request.Request(f"{self._url}/schemas/ids/{number}")
         if self._login:

@@ -69,7 +69,7 @@ def capture(log: LogDataset, target: str | os.PathLike[str], format: str, report
 def _check(log: LogDataset, place: str) -> None:
     if log.endless:
         what = "a source that never ends cannot be packed"
-        cure = "say where to stop: --until now, or headrace.open(..., until='now')"
+        cure = "say where to stop: --until now, or headrace.follow(..., until='now')"
         raise UsageError.about(what, place=PLACE, found=log.place, expected="until= or idle=", cure=cure)
     if not isinstance(log, (ColumnsOfLog, RowsOfLog)):
         expected = "records with fields, byte strings or texts"

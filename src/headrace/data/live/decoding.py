@@ -33,8 +33,6 @@ LOOKED_AT = ENOUGH
 
 def checked_decoding(decode: object) -> Decoding | Decode:
     """Returns what `decode=` says. Raises `UsageError`."""
-    if decode is True:
-        return "bytes"
     for word in get_args(Decoding):
         if decode == word:
             return word  # type: ignore[no-any-return]
@@ -42,7 +40,7 @@ def checked_decoding(decode: object) -> Decoding | Decode:
         return decode
 
     expected = f"one of {', '.join(map(repr, get_args(Decoding)))}, or a function of bytes"
-    raise wrong_argument("decode", decode, expected, place="headrace.open")
+    raise wrong_argument("decode", decode, expected, place="headrace.follow")
 
 
 def decoder_of(decoding: Decoding | Decode, options: Mapping[str, object]) -> Decode:

@@ -15,7 +15,7 @@ from headrace.core.extras import extra
 from headrace.core.text.urls import check_server, shown_url
 from headrace.sources.journal.receiver import Away
 
-PLACE = "headrace.open"
+PLACE = "headrace.follow"
 FORM = "amqp://host:5672/queue"
 
 PORTS = {"amqp": 5672, "amqps": 5671}

@@ -22,7 +22,7 @@ from headrace.core.text.urls import check_server, shown_url
 from headrace.sources.log import Positions, Records, Start
 from headrace.sources.outage import no_answer
 
-PLACE = "headrace.open"
+PLACE = "headrace.follow"
 
 AT_ONCE = 1000
 """Messages that one call returns."""
@@ -388,7 +388,7 @@ class KafkaLog:
             found=found,
             expected=f"offset {wanted}",
             cure="have the topic keep its messages longer (retention.ms, retention.bytes), or pass them over: "
-            'headrace.open(..., on_gap="skip")',
+            'headrace.follow(..., on_gap="skip")',
         )
         error.partition = number
         error.earliest = low

@@ -25,7 +25,7 @@ SEQUENCE_BITS = 22
 MOST_MILLISECONDS = 1 << (63 - SEQUENCE_BITS)
 VALUE_FIELDS = (b"data", b"value")
 
-PLACE = "headrace.open"
+PLACE = "headrace.follow"
 FORM = "redis://host:6379/stream"
 
 PORT = 6379

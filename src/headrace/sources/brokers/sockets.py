@@ -22,7 +22,7 @@ from headrace.sources.brokers.frame_error import FrameError
 from headrace.sources.brokers.frames import LARGEST, Frame, Frames, frames
 from headrace.sources.journal.receiver import Away, Messages
 
-PLACE = "headrace.open"
+PLACE = "headrace.follow"
 FORM = "tcp://host:port or unix:///path"
 
 LOGGER = logging.getLogger("headrace")

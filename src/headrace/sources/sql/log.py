@@ -53,7 +53,7 @@ PAUSE = 0.2
 ONE_TRY = RetryLimits(retries=0, seconds=0.0)
 """A server that is away is tried again by the next look."""
 
-PLACE = "headrace.open"
+PLACE = "headrace.follow"
 
 
 class SQLSource:
@@ -72,7 +72,7 @@ class SQLSource:
     ) -> None:
         """source: a URL, an engine of SQLAlchemy, or a function that returns a connection of DB-API 2.
 
-        query, table, key, columns: as in `headrace.open`; the key holds whole numbers of 0 or more. settle: see above.
+        query, table, key, columns: as in `headrace.follow`; the key holds whole numbers, 0 or more. settle: see above.
         xid: a column of PostgreSQL that is no part of samples; rows wait for transactions also if `settle` is given.
         Raises `UsageError`; what the database has to say comes with `open`.
         """
