@@ -30,7 +30,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import headrace
 import results
-from headrace import Block, Field, Schema, open_writer
+from headrace import open_writer
+from headrace.types import Block, Field, Schema
 
 FORMS = ("raw", "preload", "tensorclass", "tensorclass, memmap", "numpy, memmap")
 BATCH = 64

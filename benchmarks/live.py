@@ -120,14 +120,14 @@ def polled(address: str, count: int, workers: int) -> np.ndarray:
 
 def as_json(url: str, count: int, workers: int) -> np.ndarray:
     """headrace, decoding JSON."""
-    data = headrace.open(url, decode="json", until=count, columns=["id", "x"])
+    data = headrace.follow(url, decode="json", until=count, columns=["id", "x"])
     loader = headrace.DataLoader(data, BATCH, num_workers=workers)
     return np.concatenate([batch["id"].numpy() for batch in loader])
 
 
 def as_bytes(url: str, count: int, check: bool) -> np.ndarray:
     """headrace, messages as they are."""
-    loader = headrace.DataLoader(headrace.open(url, decode="bytes", until=count), BATCH)
+    loader = headrace.DataLoader(headrace.follow(url, decode="bytes", until=count), BATCH)
     numbers: list[int] = []
     seen = 0
     for batch in loader:
@@ -166,7 +166,7 @@ def rates(broker: kafka.Broker, count: int, rounds: int) -> Table:
         return loop
 
     # The process that reads stays with the first loader that needs it, as it does in a training.
-    kept = headrace.DataLoader(headrace.open(url, decode="bytes", until=BATCH), BATCH)
+    kept = headrace.DataLoader(headrace.follow(url, decode="bytes", until=BATCH), BATCH)
     for _ in kept:
         pass
     measured = all_in_turn({name: timed(name) for name in loops}, count, rounds)
@@ -199,7 +199,9 @@ def seconds_to_next(url: str, position: int) -> float:
     """Returns how long the next batch takes after a resume at a position of each partition."""
 
     def loader() -> Any:
-        data = headrace.open(url, decode="json", start=dict.fromkeys(range(PARTITIONS), position), columns=["id", "x"])
+        data = headrace.follow(
+            url, decode="json", start=dict.fromkeys(range(PARTITIONS), position), columns=["id", "x"]
+        )
         return headrace.DataLoader(data, BATCH)
 
     before = loader()

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace import Block, Field, Schema, open_writer
+from headrace import open_writer
+from headrace.types import Block, Field, Schema
 
 Loop = Callable[[], Any]
 

@@ -17,7 +17,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace import Block, Field, Ragged, Schema, open_writer
+from headrace import open_writer
+from headrace.types import Block, Field, Ragged, Schema
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "trajectories"))
 

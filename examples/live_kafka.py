@@ -23,7 +23,7 @@ BATCH = 50
 def train(url: str, samples: int, checkpoint: Path) -> None:
     """Trains on so many further samples, and waits for those that are not there yet."""
     # For a broker that wants a password: options={"sasl.password": os.environ["KAFKA_PASSWORD"], ...}.
-    points = headrace.open(url, decode="json", span=1000, linger=1.0)
+    points = headrace.follow(url, decode="json", span=1000, linger=1.0)
     loader = headrace.DataLoader(
         points, batch_size=BATCH, shuffle=True, num_workers=1, seed=0, batches_per_epoch=samples // BATCH
     )

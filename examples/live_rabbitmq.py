@@ -23,7 +23,7 @@ BATCH = 50
 
 def train(url: str, samples: int, checkpoint: Path, journal: Path) -> None:
     """Trains on so many further samples, and waits for those that are not there yet."""
-    rollouts = headrace.open(url, decode="json", journal=journal, journal_bytes="1GB", span=500, linger=1.0)
+    rollouts = headrace.follow(url, decode="json", journal=journal, journal_bytes="1GB", span=500, linger=1.0)
     loader = headrace.DataLoader(
         rollouts, batch_size=BATCH, shuffle=True, num_workers=1, seed=0, batches_per_epoch=samples // BATCH
     )

@@ -24,7 +24,7 @@ BATCH = 50
 
 def train(url: str, samples: int, checkpoint: Path) -> None:
     """Trains on so many further samples; a bad one is left out, and its place is written down."""
-    readings = headrace.open(url, decode="json", span=1000, linger=1.0)
+    readings = headrace.follow(url, decode="json", span=1000, linger=1.0)
     loader = headrace.DataLoader(
         readings,
         batch_size=BATCH,

@@ -28,7 +28,7 @@ def decode(line: bytes) -> tuple[Tensor, float]:
 
 def train(url: str, samples: int, checkpoint: Path, journal: Path) -> None:
     """Trains on so many further samples, and waits for those that are not there yet."""
-    lines = headrace.open(url, decode=decode, listen=True, journal=journal, journal_bytes="1GB", span=500, linger=1.0)
+    lines = headrace.follow(url, decode=decode, listen=True, journal=journal, journal_bytes="1GB", span=500, linger=1.0)
     loader = headrace.DataLoader(
         lines, batch_size=BATCH, shuffle=True, num_workers=1, seed=0, batches_per_epoch=samples // BATCH
     )

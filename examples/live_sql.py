@@ -30,7 +30,7 @@ def train(url: str, samples: int, checkpoint: Path) -> None:
     """
     # Rows wait for transactions that may still bring smaller keys: none that commits late is missed.
     columns = ["x1", "x2", "y"]
-    points = headrace.open(url, columns, table="points", key="id", follow=True, span=1000, linger=1.0)
+    points = headrace.follow(url, columns, table="points", key="id", span=1000, linger=1.0)
     loader = headrace.DataLoader(
         points, batch_size=BATCH, shuffle=True, num_workers=1, seed=0, batches_per_epoch=samples // BATCH
     )

@@ -11,8 +11,8 @@ gets is its own to change. The last two do not need each other and may come in a
 them in two ways.
 
 A function for one sample is what most people write. Its twin for a block gets the same dict with columns in place of
-values: all samples end to end in a `headrace.Ragged`, strings as a list. It calls NumPy as often for 10,000 samples as
-the other one for a single one, which is why it is many times quicker.
+values: all samples end to end in a `headrace.types.Ragged`, strings as a list. It calls NumPy as often for 10,000
+samples as the other one for a single one, which is why it is many times quicker.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def tokens_all(block: Sample) -> Sample:
     keys, features[:, DISTANCE] = _nearest(features[:, X].copy(), features[:, Y].copy())
     offsets = np.zeros(len(words) + 1, np.int64)
     np.cumsum([len(word) for word in words], out=offsets[1:])
-    target = headrace.Ragged(keyboard.tokens("".join(words)), offsets)
+    target = headrace.types.Ragged(keyboard.tokens("".join(words)), offsets)
     return {"features": ragged, "keys": ragged.with_values(keys), "target": target}
 
 

@@ -18,7 +18,8 @@ import keyboard
 import numpy as np
 import numpy.typing as npt
 
-from headrace import Block, Field, Ragged, Schema, open_writer
+from headrace import open_writer
+from headrace.types import Block, Field, Ragged, Schema
 
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int64]

@@ -59,7 +59,7 @@ def test_pack_without_an_end(shared_kafka, tmp_path, command):
 def test_pack_a_dataset(shared_kafka, tmp_path):
     shared_kafka.make_topic("lines", 2)
     shared_kafka.produce("lines", [b"one", b"two"], partition=0)
-    data = headrace.open(shared_kafka.url("lines"), decode="text", until=2)
+    data = headrace.follow(shared_kafka.url("lines"), decode="text", until=2)
     made = headrace.pack(data, tmp_path / "out", headrace.PackOptions("arrow"))
     assert made.samples == 2
     assert [sample["value"] for sample in headrace.open(tmp_path / "out").__getitems__([0, 1])] == ["one", "two"]
@@ -69,11 +69,11 @@ def test_what_cannot_be_packed(shared_kafka, tmp_path):
     shared_kafka.make_topic("none", 1)
     url = shared_kafka.url("none")
     with pytest.raises(DatasetError, match="nothing to pack"):
-        headrace.pack(headrace.open(url, decode="json", idle=0.2), tmp_path / "out")
+        headrace.pack(headrace.follow(url, decode="json", idle=0.2), tmp_path / "out")
     with pytest.raises(UsageError, match="never ends"):
-        headrace.pack(headrace.open(url, decode="json"), tmp_path / "out")
+        headrace.pack(headrace.follow(url, decode="json"), tmp_path / "out")
     with pytest.raises(UsageError, match="cannot be packed"):
-        headrace.pack(headrace.open(url, decode=int, until=1), tmp_path / "out")
+        headrace.pack(headrace.follow(url, decode=int, until=1), tmp_path / "out")
     with pytest.raises(UsageError, match="shuffle"):
-        headrace.pack(headrace.open(url, decode="json", until=1), tmp_path / "out", headrace.PackOptions(shuffle=3))
+        headrace.pack(headrace.follow(url, decode="json", until=1), tmp_path / "out", headrace.PackOptions(shuffle=3))
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ COUNT = 400
 
 
 def loader_of(url: str, workers: int) -> headrace.DataLoader:
-    data = headrace.open(url, decode="json", span=100)
+    data = headrace.follow(url, decode="json", span=100)
     return headrace.DataLoader(data, batch_size=10, shuffle=True, num_workers=workers, batches_per_epoch=10)
 
 

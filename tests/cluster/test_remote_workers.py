@@ -108,7 +108,7 @@ def kill_one(cluster: RayCluster, program: str) -> None:
 @pytest.mark.thorough
 def test_too_large_a_worker_is_an_error_that_says_what_is_free(on_ray: RayCluster) -> None:
     loader = remote_loader(SlowRows(), seed=0, backend=headrace.Ray(num_cpus=64, start_timeout=2))
-    with pytest.raises(headrace.ClusterError, match="Ray has no machine for a worker") as caught:
+    with pytest.raises(headrace.errors.ClusterError, match="Ray has no machine for a worker") as caught:
         next(iter(loader))
     assert "a node that has 64 CPU free" in str(caught.value)
 
@@ -116,7 +116,7 @@ def test_too_large_a_worker_is_an_error_that_says_what_is_free(on_ray: RayCluste
 def test_a_cluster_that_is_not_there_is_an_error_with_its_address() -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     loader = remote_loader(SlowRows(), seed=0, backend=headrace.Ray(address))
-    with pytest.raises(headrace.ClusterError, match="cannot connect to a Ray cluster") as caught:
+    with pytest.raises(headrace.errors.ClusterError, match="cannot connect to a Ray cluster") as caught:
         next(iter(loader))
     assert address in str(caught.value)
 
@@ -130,7 +130,7 @@ def test_a_cluster_that_is_not_there_is_an_error_with_its_address() -> None:
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(words: dict[str, Any]) -> None:
-    with pytest.raises(headrace.UsageError):
+    with pytest.raises(headrace.errors.UsageError):
         headrace.DataLoader(SlowRows(), **words)
 
 
@@ -142,7 +142,7 @@ def test_addresses_of_clusters_are_taken(address: str | None) -> None:
 def test_what_cannot_be_pickled_is_named(on_ray: RayCluster) -> None:
     data = SlowRows()
     data.lock = threading.Lock()
-    with pytest.raises(headrace.UsageError, match=r"dataset: cannot pickle '_thread.lock' object"):
+    with pytest.raises(headrace.errors.UsageError, match=r"dataset: cannot pickle '_thread.lock' object"):
         next(iter(headrace.DataLoader(data, num_workers=1, backend="ray")))
 
 
@@ -173,7 +173,7 @@ def test_a_loader_whose_epoch_is_over_leaves_its_machines_to_another(on_ray: Ray
     ],
 )
 def test_options_that_make_no_sense_are_refused(words: dict[str, Any]) -> None:
-    with pytest.raises(headrace.UsageError, match=next(iter(words))):
+    with pytest.raises(headrace.errors.UsageError, match=next(iter(words))):
         headrace.Ray(**words)
 
 
@@ -272,7 +272,7 @@ def test_without_the_head_a_lost_worker_is_one_clear_error(monkeypatch: pytest.M
         loader = remote_loader(SlowRows(4_000, 0.01), seed=0, backend=headrace.Ray(start_timeout=20), num_workers=1)
         keys: list[int] = []
         killed_at = 0.0
-        with pytest.raises(headrace.ClusterError):
+        with pytest.raises(headrace.errors.ClusterError):
             for number, batch in enumerate(loader):
                 keys += (int(text.split()[1]) for text in batch["text"])
                 if number == 5:

@@ -16,6 +16,6 @@ def test_every_error_is_public_and_documented() -> None:
     documented = FAULTS.read_text()
     for one in classes:
         assert getattr(headrace, one.__name__) is one
-        assert issubclass(one, headrace.HeadraceError)
+        assert issubclass(one, headrace.errors.HeadraceError)
         assert f"{one.__name__}`" in documented
         assert str(one("text alone")) == "text alone", "torch rebuilds a worker's exception from its text"

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader as TorchLoader
 
 import headrace
-from headrace import Block, Field, Schema, StaleCacheError, UsageError, open_writer
+from headrace import open_writer
 from headrace.data.formats.columns import ragged_from
+from headrace.errors import StaleCacheError, UsageError
+from headrace.types import Block, Field, Schema
 
 NAMES = ("a", "b", "c", "d")
 COUNT = 50
@@ -245,9 +247,9 @@ def test_columns_that_were_not_asked_for_are_not_stacked(tmp_path: Path) -> None
 def test_what_has_no_columns_has_none_to_stack(tmp_path: Path) -> None:
     np.arange(100, dtype=np.uint16).tofile(tmp_path / "train.bin")
     with pytest.raises(UsageError, match="a flat file has one column"):
-        headrace.open(tmp_path / "train.bin", dtype="uint16", stack={"x": ["tokens"]})
+        headrace.open_tokens(tmp_path / "train.bin", dtype="uint16", stack={"x": ["tokens"]})
     with pytest.raises(UsageError, match="stack= is for stored data"):
-        headrace.open("tcp://127.0.0.1:1", decode="json", stack={"x": ["a"]})
+        headrace.follow("tcp://127.0.0.1:1", decode="json", stack={"x": ["a"]})
     data = headrace.open(write(tmp_path, "arrow", columns_of()), stack={"x": ["a"]})
     with pytest.raises(UsageError, match="without stack="):
         data.windows(3)
@@ -258,5 +260,5 @@ def test_a_missing_number_is_named_by_its_own_column(tmp_path: Path) -> None:
     with pa.OSFile(str(tmp_path / "holes.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
     data = headrace.open(tmp_path / "holes.arrow", stack={"x": ["a", "b"]})
-    with pytest.raises(headrace.FormatError, match="column 'b'"):
+    with pytest.raises(headrace.errors.FormatError, match="column 'b'"):
         next(iter(headrace.DataLoader(data.stream(), 3)))

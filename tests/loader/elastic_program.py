@@ -68,7 +68,7 @@ def resumed(loader: headrace.DataLoader[Any], states: Path) -> int:
         return 0
     try:
         state = headrace.merge_states(states)
-    except headrace.StateError:
+    except headrace.errors.StateError:
         return 0  # the run was killed before a step was complete
     loader.load_state_dict(state)
     return int(state["step"])

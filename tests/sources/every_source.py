@@ -195,7 +195,7 @@ def sqlite(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
             database.executemany(f'insert into "{name}" (id, x) values (?, ?)', rows)
             database.commit()
 
-    yield Source(f"sqlite:///{path}", write, {"table": name, "key": "key", "follow": True, "settle": 0.0})
+    yield Source(f"sqlite:///{path}", write, {"table": name, "key": "key", "settle": 0.0})
 
 
 @contextlib.contextmanager
@@ -223,7 +223,7 @@ def postgres(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
 
     query = f'select key, id, x from "{name}"'
     try:
-        yield Source(server.url, write, {"query": query, "key": "key", "follow": True, "settle": 0.0}, hurt)
+        yield Source(server.url, write, {"query": query, "key": "key", "settle": 0.0}, hurt)
     finally:
         engine.dispose()
 
@@ -245,7 +245,7 @@ def mariadb(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
             connection.execute(sqlalchemy.text(f"insert into `{name}` (id, x) values (:id, :x)"), rows)
 
     try:
-        yield Source(server.url, write, {"table": name, "key": "k", "follow": True, "settle": 0.0})
+        yield Source(server.url, write, {"table": name, "key": "k", "settle": 0.0})
     finally:
         engine.dispose()
 

@@ -19,7 +19,7 @@ def topic_with_bad(broker, name, bad):
     for number in bad:
         messages[number] = b"{"
     broker.produce(name, messages)
-    return headrace.open(broker.url(name), decode="json", span=100, until=COUNT)
+    return headrace.follow(broker.url(name), decode="json", span=100, until=COUNT)
 
 
 @pytest.mark.thorough
@@ -61,7 +61,7 @@ def test_text_that_is_no_utf8_is_a_bad_record(shared_kafka, bad, tmp_path):
     shared_kafka.make_topic(name)
     shared_kafka.produce(name, ["größe".encode(), b"", bad, "🙂".encode()])
     url = shared_kafka.url(name)
-    data = headrace.open(url, decode="text", until=4)
+    data = headrace.follow(url, decode="text", until=4)
     with pytest.raises(UnicodeDecodeError) as raised:
         next(iter(loader_of(data, shuffle=False)))
     assert f"{url}/0@2" in "".join(raised.value.__notes__)

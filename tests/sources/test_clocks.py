@@ -80,7 +80,7 @@ def test_spans_and_epochs_do_not_end_before_their_time(source, tmp_path, jumping
 
     assert sorted(flat(training.trained())) == list(range(COUNT))
     if source.same_order:
-        data = headrace.open(source.uri, **opened)
+        data = headrace.follow(source.uri, **opened)
         assert training.trained() == read(headrace.DataLoader(data, batch_size=BATCH, shuffle=True, seed=3))
 
 
@@ -117,7 +117,7 @@ def test_messages_whose_times_go_backwards_come_by_offset(shared_kafka):
     for topic, times in topics.items():
         shared_kafka.make_topic(topic)
         shared_kafka.produce(topic, values(range(COUNT)), partition=0, times=times)
-        data = headrace.open(shared_kafka.url(topic), decode="json", span=100, linger=60, until=COUNT)
+        data = headrace.follow(shared_kafka.url(topic), decode="json", span=100, linger=60, until=COUNT)
         found.append(read(loader_of(data)))
 
     told = times_of(shared_kafka, "clock-backwards", COUNT)

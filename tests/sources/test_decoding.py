@@ -95,7 +95,7 @@ def test_records_with_fields(shared_kafka, registry, form, collate):
         "schema.registry.url": registry,
         "schema.registry.basic.auth.user.info": "me:geheim",
     }
-    data = headrace.open(shared_kafka.url(topic), decode=form.partition("-")[0], until=20, options=options)
+    data = headrace.follow(shared_kafka.url(topic), decode=form.partition("-")[0], until=20, options=options)
     loader = headrace.DataLoader(data, batch_size=20, collate_fn=collate)
     (batch,) = loader
     if collate is None:
@@ -113,7 +113,7 @@ def test_columns(shared_kafka):
     shared_kafka.make_topic("columns", 1)
     shared_kafka.produce("columns", list(map(WRITERS["json"], ROWS)))
     (batch,) = headrace.DataLoader(
-        headrace.open(shared_kafka.url("columns"), ["x", "id"], decode="json", until=20), batch_size=20
+        headrace.follow(shared_kafka.url("columns"), ["x", "id"], decode="json", until=20), batch_size=20
     )
     assert list(batch) == ["x", "id"]
 
@@ -127,7 +127,7 @@ def test_arrays(shared_kafka):
         messages.append(out.getvalue())
     shared_kafka.produce("arrays", messages)
     (batch,) = headrace.DataLoader(
-        headrace.open(shared_kafka.url("arrays"), decode="npy", until=4), batch_size=4, num_workers=1
+        headrace.follow(shared_kafka.url("arrays"), decode="npy", until=4), batch_size=4, num_workers=1
     )
     assert torch.equal(batch[:, 1, 1], torch.arange(4, dtype=torch.float32))
 
@@ -142,8 +142,8 @@ def test_pickles_in_arrays_are_refused():
 def test_lists_of_any_length_come_padded(shared_kafka):
     shared_kafka.make_topic("ragged", 1)
     shared_kafka.produce("ragged", [b'{"v": [1, 2]}', b'{"v": []}', b'{"v": [3.5]}'])
-    (batch,) = headrace.DataLoader(headrace.open(shared_kafka.url("ragged"), decode="json", until=3), batch_size=3)
-    assert isinstance(batch["v"], headrace.Padded)
+    (batch,) = headrace.DataLoader(headrace.follow(shared_kafka.url("ragged"), decode="json", until=3), batch_size=3)
+    assert isinstance(batch["v"], headrace.types.Padded)
     assert batch["v"].lengths.tolist() == [2, 0, 1]
     assert batch["v"].values.tolist() == [[1, 2], [0, 0], [3.5, 0]]
 

@@ -25,7 +25,7 @@ def source(request):
 
 
 def open_source(source, **live):
-    return headrace.open(source.uri, **{"span": 60, "until": COUNT, **source.opened, **live})
+    return headrace.follow(source.uri, **{"span": 60, "until": COUNT, **source.opened, **live})
 
 
 def start_writing(source, numbers):

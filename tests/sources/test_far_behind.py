@@ -28,11 +28,11 @@ CONNECTING = 50_000
 
 def resumed(uri: str, opened: dict[str, object], place: int) -> headrace.DataLoader:
     """Returns a loader whose next batch is the one behind so many samples."""
-    loader = loader_of(headrace.open(uri, **opened), batch_size=BATCH)
+    loader = loader_of(headrace.follow(uri, **opened), batch_size=BATCH)
     read(loader, place // BATCH)
     state = json.loads(json.dumps(loader.state_dict()))
     del loader
-    other = loader_of(headrace.open(uri, **opened), batch_size=BATCH)
+    other = loader_of(headrace.follow(uri, **opened), batch_size=BATCH)
     other.load_state_dict(state)
     return other
 
@@ -42,7 +42,7 @@ def test_the_feed_reads_from_the_open_span_on(request, kind):
     with SOURCES[kind](request, f"far_{kind}") as source:
         source.write(range(COUNT))
         opened = {**source.opened, "span": SPAN, "linger": 60.0, "until": COUNT}
-        whole = read(loader_of(headrace.open(source.uri, **opened), batch_size=BATCH))
+        whole = read(loader_of(headrace.follow(source.uri, **opened), batch_size=BATCH))
         for place in PLACES:
             loader = resumed(source.uri, opened, place)
             assert read(loader) == whole[place // BATCH :]

@@ -86,7 +86,7 @@ def test_a_reader_that_is_behind_is_told_so_where_the_last_segment_is_gone(small
     writer.trim(20)
     assert segments_in(writer.folder) == []
     assert (writer.first, writer.durable, writer.size) == (20, 20, 0)
-    with pytest.raises(headrace.RecordsLostError, match="the first one that is there is 20"):
+    with pytest.raises(headrace.errors.RecordsLostError, match="the first one that is there is 20"):
         while True:
             behind.read(behind._segment._number, 1 << 30)  # type: ignore[union-attr]
     assert behind.first == 20
@@ -206,7 +206,7 @@ def test_a_loader_commits_on_a_full_disk_and_reads_on(small_disk: Path) -> None:
     try:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         folder = os.fspath(small_disk / "journal")
-        data = headrace.open(url, decode="json", journal=folder, journal_bytes="1MB", until=count, span=50)
+        data = headrace.follow(url, decode="json", journal=folder, journal_bytes="1MB", until=count, span=50)
         loader = headrace.DataLoader(data, batch_size=10)
         read: list[int] = []
         for batch in loader:

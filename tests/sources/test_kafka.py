@@ -36,7 +36,7 @@ def topic(shared_kafka, request):
 
 
 def open_topic(url, **live):
-    return headrace.open(url, **{"decode": "json", "span": 150, "linger": 1.0, "until": COUNT, **live})
+    return headrace.follow(url, **{"decode": "json", "span": 150, "linger": 1.0, "until": COUNT, **live})
 
 
 WORKERS = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "backend": "thread"}]
@@ -68,7 +68,7 @@ def test_a_resume_goes_on_with_the_next_batch(topic, first, second):
 def test_an_epoch_goes_on_where_the_one_before_stopped(shared_kafka):
     shared_kafka.make_topic("goes-on", 1)
     shared_kafka.produce("goes-on", values(range(COUNT)))
-    endless = headrace.open(shared_kafka.url("goes-on"), decode="json", span=150)
+    endless = headrace.follow(shared_kafka.url("goes-on"), decode="json", span=150)
     loader = loader_of(endless, batches_per_epoch=5)
     found = read(loader) + read(loader)
     again = loader_of(endless)
@@ -94,7 +94,7 @@ def test_without_shuffle_messages_come_by_partition_and_offset(shared_kafka):
 def test_messages_that_come_later_are_read(shared_kafka):
     shared_kafka.make_topic("later", 2)
     shared_kafka.produce("later", values(range(32)))
-    data = headrace.open(shared_kafka.url("later"), decode="json", span=32, linger=0.2)
+    data = headrace.follow(shared_kafka.url("later"), decode="json", span=32, linger=0.2)
     batches = iter(loader_of(data, num_workers=2))
     first = [ids_of(next(batches)) for _ in range(2)]
     writer = threading.Thread(target=shared_kafka.produce, args=("later", values(range(32, 64))))
@@ -108,27 +108,27 @@ def test_messages_that_come_later_are_read(shared_kafka):
 def test_idle_ends_an_epoch(shared_kafka):
     shared_kafka.make_topic("idle", 1)
     shared_kafka.produce("idle", values(range(20)))
-    data = headrace.open(shared_kafka.url("idle"), decode="json", idle=0.3)
+    data = headrace.follow(shared_kafka.url("idle"), decode="json", idle=0.3)
     assert sorted(flat(read(loader_of(data)))) == list(range(20))
 
 
 def test_an_empty_topic_has_no_batches(shared_kafka):
     shared_kafka.make_topic("empty", 2)
-    assert read(loader_of(headrace.open(shared_kafka.url("empty"), decode="json", idle=0.3))) == []
+    assert read(loader_of(headrace.follow(shared_kafka.url("empty"), decode="json", idle=0.3))) == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("start,expected", [("latest", []), ({0: 15}, list(range(15, 20)))])
 def test_start(kafka_mock, start, expected):
     kafka_mock.produce("start", values(range(20)), partition=0)
-    data = headrace.open(kafka_mock.url("start"), decode="json", idle=0.5, start=start)
+    data = headrace.follow(kafka_mock.url("start"), decode="json", idle=0.5, start=start)
     assert sorted(flat(read(loader_of(data)))) == expected
 
 
 @pytest.mark.thorough
 def test_until_now_on_a_broker_that_knows_its_ends(kafka_mock):
     kafka_mock.produce("now", values(range(50)), partition=0)
-    data = headrace.open(kafka_mock.url("now"), decode="json", until="now")
+    data = headrace.follow(kafka_mock.url("now"), decode="json", until="now")
     loader = loader_of(data)
     first = read(loader)
     kafka_mock.produce("now", values(range(50, 60)), partition=0)
@@ -139,17 +139,17 @@ def test_bytes_come_as_blobs_and_texts_as_strings(shared_kafka):
     shared_kafka.make_topic("words", 1)
     shared_kafka.produce("words", [b"", b"one", "zwölf".encode()])
     url = shared_kafka.url("words")
-    (blobs,) = loader_of(headrace.open(url, decode="bytes", idle=0.3), shuffle=False)
-    assert isinstance(blobs, headrace.Blobs)
+    (blobs,) = loader_of(headrace.follow(url, decode="bytes", idle=0.3), shuffle=False)
+    assert isinstance(blobs, headrace.types.Blobs)
     assert list(map(bytes, blobs)) == [b"", b"one", "zwölf".encode()]
-    (texts,) = loader_of(headrace.open(url, decode="text", idle=0.3), shuffle=False, num_workers=1)
+    (texts,) = loader_of(headrace.follow(url, decode="text", idle=0.3), shuffle=False, num_workers=1)
     assert texts == ["", "one", "zwölf"]
 
 
 def test_a_function_decodes(shared_kafka):
     shared_kafka.make_topic("numbers", 1)
     shared_kafka.produce("numbers", [b"1", b"2", b"3"])
-    (batch,) = loader_of(headrace.open(shared_kafka.url("numbers"), decode=int, idle=0.3), shuffle=False)
+    (batch,) = loader_of(headrace.follow(shared_kafka.url("numbers"), decode=int, idle=0.3), shuffle=False)
     assert batch.tolist() == [1, 2, 3]
 
 
@@ -200,20 +200,20 @@ def test_messages_that_the_broker_has_dropped(kafka_mock):
     """The mock cluster keeps 5 MB of a partition."""
     url = kafka_mock.url("dropped")
     kafka_mock.produce("dropped", values(range(100)), partition=0)
-    loader = loader_of(headrace.open(url, decode="json", span=50, linger=0.2))
+    loader = loader_of(headrace.follow(url, decode="json", span=50, linger=0.2))
     before = read(loader, 4)
     state = loader.state_dict()
     filling = [b'{"id": 0, "x": 0.5, "fill": "%s"}' % (b"x" * 100_000)] * 100
     kafka_mock.produce("dropped", filling, partition=0)
 
-    other = loader_of(headrace.open(url, decode="json", span=50, idle=1))
+    other = loader_of(headrace.follow(url, decode="json", span=50, idle=1))
     other.load_state_dict(state)
     with pytest.raises(RecordsLostError, match=r"expected: +offset") as raised:
         read(other)
     assert "on_gap" in str(raised.value)
     assert len(before) == 4
 
-    skipping = loader_of(headrace.open(url, decode="json", span=50, idle=1, on_gap="skip"))
+    skipping = loader_of(headrace.follow(url, decode="json", span=50, idle=1, on_gap="skip"))
     skipping.load_state_dict(state)
     after = flat(read(skipping))
     assert set(after) == {0}
@@ -225,14 +225,14 @@ def test_a_topic_that_was_made_anew(shared_kafka):
     url = shared_kafka.url("anew")
     shared_kafka.make_topic("anew", 1)
     shared_kafka.produce("anew", values(range(100)))
-    loader = loader_of(headrace.open(url, decode="json", until=100))
+    loader = loader_of(headrace.follow(url, decode="json", until=100))
     read(loader, 2)
     state = loader.state_dict()
     admin = AdminClient({"bootstrap.servers": shared_kafka.address})
     admin.delete_topics(["anew"])["anew"].result(30)
     shared_kafka.make_topic("anew", 1)
     shared_kafka.produce("anew", values(range(100)))
-    other = loader_of(headrace.open(url, decode="json", until=100))
+    other = loader_of(headrace.follow(url, decode="json", until=100))
     other.load_state_dict(state)
     with pytest.raises(StateError, match="another log"):
         read(other)
@@ -256,7 +256,7 @@ def test_partitions_that_are_added(shared_kafka, tmp_path):
     shared_kafka.make_topic("added", 3)
     shared_kafka.produce("added", values(range(64)), partition=0)
     flag = tmp_path / "added"
-    data = headrace.open(shared_kafka.url("added"), decode="json", span=64, linger=0.3)
+    data = headrace.follow(shared_kafka.url("added"), decode="json", span=64, linger=0.3)
     data._feed = dataclasses.replace(data._feed, look_every=0.1)
     data._source = Growing(shared_kafka.address, "added", {"client.id": str(flag)})
     loader = loader_of(data)
@@ -276,7 +276,7 @@ def test_a_message_of_64_mb(kafka_broker):
     large = b"y" * (64 << 20)
     kafka_broker.make_topic("large")
     kafka_broker.produce("large", [b"a", large, b"b"], partition=0)
-    loader = loader_of(headrace.open(kafka_broker.url("large"), decode="bytes", until=3), shuffle=False, batch_size=1)
+    loader = loader_of(headrace.follow(kafka_broker.url("large"), decode="bytes", until=3), shuffle=False, batch_size=1)
     sizes = [len(value) for batch in loader for value in batch]
     assert sizes == [1, 64 << 20, 1]
 
@@ -289,7 +289,7 @@ def test_poison_first_and_last_in_a_span(shared_kafka, workers):
     good[0] = good[49] = good[50] = b"{"
     shared_kafka.produce(name, good)
     url = shared_kafka.url(name)
-    loader = loader_of(headrace.open(url, decode="json", span=50, until=100), num_workers=workers, on_error="skip")
+    loader = loader_of(headrace.follow(url, decode="json", span=50, until=100), num_workers=workers, on_error="skip")
     found = flat(read(loader))
     assert sorted(found) == [number for number in range(100) if number not in (0, 49, 50)]
     assert loader.faults.skipped == 3
@@ -301,12 +301,12 @@ def test_a_bad_message_is_named(shared_kafka, tmp_path):
     shared_kafka.produce("bad", [*values([10, 11]), b"{"], partition=1)
     url = shared_kafka.url("bad")
     with pytest.raises(ValueError) as raised:
-        read(loader_of(headrace.open(url, decode="json", until=13)))
+        read(loader_of(headrace.follow(url, decode="json", until=13)))
     assert f"{url}/1@2" in "".join(raised.value.__notes__)
 
     log = tmp_path / "bad.jsonl"
     on_error = headrace.OnError("skip", log=log)
-    read(loader_of(headrace.open(url, decode="json", until=13), on_error=on_error, num_workers=1))
+    read(loader_of(headrace.follow(url, decode="json", until=13), on_error=on_error, num_workers=1))
     (line,) = log.read_text().splitlines()
     assert json.loads(line)["path"] == f"{url}/1@2"
 
@@ -315,7 +315,7 @@ def test_fields_that_change(shared_kafka):
     shared_kafka.make_topic("fields", 1)
     new = [{"id": 100, "x": 1.5, "more": 1}, {"id": 101}, {"id": "a", "x": 1.0}, {"id": 103, "x": 2}]
     shared_kafka.produce("fields", [*values(range(40)), *(json.dumps(one).encode() for one in new)])
-    data = headrace.open(shared_kafka.url("fields"), decode="json", span=40, until=44)
+    data = headrace.follow(shared_kafka.url("fields"), decode="json", span=40, until=44)
     loader = loader_of(data, on_error="skip", batch_size=4)
     batches = list(loader)
     assert sorted(flat(map(ids_of, batches))) == [*range(40), 100, 103]
@@ -329,7 +329,7 @@ def test_fields_that_change(shared_kafka):
 def test_commit_is_seen_by_the_brokers_own_tools(shared_kafka):
     shared_kafka.make_topic("committed", 1)
     shared_kafka.produce("committed", values(range(100)))
-    loader = loader_of(headrace.open(shared_kafka.url("committed"), decode="json", span=50, until=100), batch_size=10)
+    loader = loader_of(headrace.follow(shared_kafka.url("committed"), decode="json", span=50, until=100), batch_size=10)
     read(loader, 7)
     loader.commit(loader.state_dict())
     assert shared_kafka.committed("committed") == {0: 50}
@@ -343,7 +343,7 @@ def test_commit_is_seen_by_the_brokers_own_tools(shared_kafka):
 
 def test_no_such_topic(shared_kafka):
     with pytest.raises(StorageError, match="no such topic"):
-        read(loader_of(headrace.open(shared_kafka.url("missing"), decode="json")))
+        read(loader_of(headrace.follow(shared_kafka.url("missing"), decode="json")))
 
 
 @pytest.mark.parametrize(
@@ -363,21 +363,21 @@ def test_no_such_topic(shared_kafka):
 )
 def test_wrong_calls(url, settings, expected):
     with pytest.raises(UsageError, match=expected) as raised:
-        headrace.open(url, **settings)
+        headrace.follow(url, **settings)
     assert "secret" not in str(raised.value)
 
 
 def test_keywords_of_live_data_with_stored_data(tmp_path):
     with pytest.raises(UsageError, match="never end"):
-        headrace.open(tmp_path, until="now")
+        headrace.follow(tmp_path, until="now")
     with pytest.raises(TypeError, match="untl"):
-        headrace.open("kafka://host/t", untl="now")
+        headrace.follow("kafka://host/t", untl="now")
 
 
 @pytest.mark.parametrize("given", [{"format": "csv"}, {"cache_dir": "cache"}, {"trust": True, "dtype": "uint8"}])
 def test_keywords_of_stored_data_with_live_data(given):
     with pytest.raises(UsageError, match="stored data"):
-        headrace.open("kafka://host/t", decode="json", **given)
+        headrace.follow("kafka://host/t", decode="json", **given)
 
 
 def test_records_of_which_none_can_be_decoded(shared_kafka):
@@ -385,7 +385,7 @@ def test_records_of_which_none_can_be_decoded(shared_kafka):
     shared_kafka.produce("other-form", [b"<xml/>", b"<xml/>"])
     url = shared_kafka.url("other-form")
     with pytest.raises(SampleError, match=r"unexpected character.* 2 records") as raised:
-        read(loader_of(headrace.open(url, decode="json", until=2)))
+        read(loader_of(headrace.follow(url, decode="json", until=2)))
     assert f"{url}/0@0" in str(raised.value)
 
 
@@ -403,7 +403,7 @@ def test_a_log_has_no_length_and_no_numbers(topic):
 def test_passwords_are_never_shown(caplog):
     caplog.set_level(logging.DEBUG)
     options = {"sasl.password": "geheim", "sasl.mechanism": "PLAIN", "security.protocol": "none"}
-    data = headrace.open("kafka://127.0.0.1:1/t", options=options)
+    data = headrace.follow("kafka://127.0.0.1:1/t", options=options)
     loader = loader_of(data)
     with pytest.raises(StorageError) as raised:
         read(loader)
@@ -416,7 +416,7 @@ def test_passwords_are_never_shown(caplog):
 @pytest.mark.thorough
 def test_figures_of_a_source_that_is_read_out(kafka_mock):
     kafka_mock.produce("figures", values(range(100)), partition=0)
-    loader = loader_of(headrace.open(kafka_mock.url("figures"), decode="json", idle=1.5))
+    loader = loader_of(headrace.follow(kafka_mock.url("figures"), decode="json", idle=1.5))
     read(loader)
     live = loader.stats.live
     assert (live.place, live.records, live.spans, live.partitions) == (kafka_mock.url("figures"), 100, 1, 4)

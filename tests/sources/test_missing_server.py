@@ -21,7 +21,7 @@ from tests.sources.loading import values
 
 SECRET = "geheim42"
 
-TABLE = {"table": "t", "key": "k", "follow": True}
+TABLE = {"table": "t", "key": "k"}
 
 SOURCES = {
     "kafka": ("kafka://127.0.0.1:{port}/t", {"options": {"sasl.username": "me", "sasl.password": SECRET}}),
@@ -61,7 +61,7 @@ def missing(request, monkeypatch):
     monkeypatch.setattr(kafka, "FIRST_ANSWER", (0.1, 0.4))
     url, live = SOURCES[request.param]
     (port,) = free_ports(1)
-    return headrace.open(url.format(port=port), until="now", **live), f"127.0.0.1:{port}"
+    return headrace.follow(url.format(port=port), until="now", **live), f"127.0.0.1:{port}"
 
 
 def test_it_is_waited_for_with_a_warning_and_an_error_in_the_end(missing, monkeypatch, caplog):
@@ -104,7 +104,7 @@ def test_reading_begins_when_the_server_is_there(redis_server, waiting):
     lines = [f"XADD late * data '{value.decode()}'\n" for value in values(range(20))]
     redis_server.cli(given="".join(lines))
     redis_server.send_signal(signal.SIGKILL)
-    data = headrace.open(f"{redis_server.url}/late", decode="json", until=20)
+    data = headrace.follow(f"{redis_server.url}/late", decode="json", until=20)
     with feed_of(data) as (_, said):
         assert waiting.wait(30)
         redis_server.start()
@@ -115,7 +115,7 @@ def test_reading_begins_when_the_server_is_there(redis_server, waiting):
 
 
 def test_a_wrong_password_is_an_error_at_once(redis_server):
-    data = headrace.open(f"redis://:{SECRET}@127.0.0.1:{redis_server.port}/t")
+    data = headrace.follow(f"redis://:{SECRET}@127.0.0.1:{redis_server.port}/t")
     with feed_of(data) as (_, said):
         what, error = said.get(timeout=outage.AWAY / 4)
     assert what == "error"

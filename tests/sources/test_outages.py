@@ -51,7 +51,7 @@ def test_a_server_that_is_away_is_waited_for(request, tmp_path, kind, way, secon
 
         assert sorted(flat(training.trained())) == list(range(COUNT))
         if source.same_order:
-            data = headrace.open(source.uri, **opened)
+            data = headrace.follow(source.uri, **opened)
             assert training.trained() == read(headrace.DataLoader(data, batch_size=16, shuffle=True, seed=3))
         said = training.said()
         if seconds == SILENT_FOR:

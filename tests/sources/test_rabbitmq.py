@@ -328,7 +328,7 @@ def test_rabbitmqctl_shows_what_the_journal_does_not_have_yet(
     declare(shared_rabbitmq, name)
     bodies = [b"%d " % number + bytes(2000) for number in range(1000)]
     publish(shared_rabbitmq, name, bodies)
-    data = headrace.open(
+    data = headrace.follow(
         f"{shared_rabbitmq.url}/{name}", journal=journal, journal_bytes="1MB", span=50, linger=0.5, until=1000
     )
     loader = headrace.DataLoader(data, batch_size=50)

@@ -201,7 +201,7 @@ def test_a_server_that_is_away_is_told_with_the_next_commit(
     redis_server: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(redis_server, 0, 100)
-    data = headrace.open(f"{redis_server.url}/events", decode="text", until=100)
+    data = headrace.follow(f"{redis_server.url}/events", decode="text", until=100)
     loader = headrace.DataLoader(data, batch_size=10)
     list(loader)
     state = loader.state_dict()

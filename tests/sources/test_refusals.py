@@ -66,8 +66,8 @@ def open_url(url, folder):
     if url.startswith(("amqp", "tcp", "unix")):
         live = {"journal": folder / "journal"}
     elif url.startswith(("postgres", "mysql", "mariadb")):
-        live = {"table": "t", "key": "k", "follow": True}
-    return headrace.open(url, **live)
+        live = {"table": "t", "key": "k"}
+    return headrace.follow(url, **live)
 
 
 WRONG = [(url, "wrong port") for url in PORTS] + [(url, "no host") for url in HOSTS] + NAMES
@@ -112,7 +112,7 @@ REDIS = ("redis://host/stream", {})
 QUEUE = ("amqp://host/queue", {"journal": "never-made"})
 STREAM = ("amqp://host/queue", {"stream": True})
 SOCKET = ("tcp://host:9000", {"journal": "never-made"})
-TABLE = ("postgresql:///db", {"table": "t", "key": "k", "follow": True})
+TABLE = ("postgresql:///db", {"table": "t", "key": "k"})
 
 WITH_TIMES = [KAFKA, REDIS, STREAM]
 WITHOUT_TIMES = [QUEUE, SOCKET, TABLE]
@@ -135,8 +135,8 @@ WRONG_POSITIONS = [{}, {0: -1}, {-1: 0}, {"0": 5}, {0: "5"}, {0: 1.5}, {0: True}
 )
 def test_a_wrong_start_is_refused_at_once(start, source):
     uri, live = source
-    with pytest.raises(UsageError, match=r"headrace.open\(start=\)") as raised:
-        headrace.open(uri, start=start, **live)
+    with pytest.raises(UsageError, match=r"headrace.follow\(start=\)") as raised:
+        headrace.follow(uri, start=start, **live)
     assert "expected:" in str(raised.value)
 
 
@@ -145,7 +145,7 @@ def test_a_wrong_start_is_refused_at_once(start, source):
 def test_a_start_in_other_partitions_than_the_one_is_refused_at_once(source, start):
     uri, live = source
     with pytest.raises(UsageError, match="the one partition"):
-        headrace.open(uri, start=start, **live)
+        headrace.follow(uri, start=start, **live)
 
 
 @pytest.mark.parametrize("source", WITHOUT_TIMES, ids=lambda source: source[0])
@@ -153,36 +153,36 @@ def test_a_start_in_other_partitions_than_the_one_is_refused_at_once(source, sta
 def test_a_time_is_refused_at_once_by_sources_without_times(source, start):
     uri, live = source
     with pytest.raises(UsageError, match="knows no times"):
-        headrace.open(uri, start=start, **live)
+        headrace.follow(uri, start=start, **live)
 
 
 @pytest.mark.parametrize("source", WITH_TIMES, ids=lambda source: source[0])
 @pytest.mark.parametrize("start", ["2026-11-01T12:00", 0, 1.7e9, datetime.datetime(2026, 11, 1)], ids=repr)
 def test_a_time_is_taken_by_the_others(source, start):
     uri, live = source
-    headrace.open(uri, start=start, **live)
+    headrace.follow(uri, start=start, **live)
 
 
 @pytest.mark.parametrize("until", [1.5, 0.0, 1e5], ids=repr)
 def test_a_number_that_is_no_time_is_not_taken_for_one(until):
     with pytest.raises(UsageError, match="a whole number"):
-        headrace.open("kafka://host/topic", until=until)
+        headrace.follow("kafka://host/topic", until=until)
 
 
 @pytest.mark.parametrize("options", [{1: 2}, {"group.id": None}, {"group.id": " "}, {"group.id": b"x"}], ids=repr)
 def test_options_that_would_end_the_client_are_refused_at_once(options):
-    with pytest.raises(UsageError, match=r"headrace.open\(options=\)"):
-        headrace.open("kafka://host/topic", options=options)
+    with pytest.raises(UsageError, match=r"headrace.follow\(options=\)"):
+        headrace.follow("kafka://host/topic", options=options)
 
 
 def test_milliseconds_are_told_from_seconds():
     with pytest.raises(UsageError, match="not milliseconds"):
-        headrace.open("redis://host/stream", start=1_700_000_000_000)
+        headrace.follow("redis://host/stream", start=1_700_000_000_000)
 
 
 @pytest.mark.parametrize("source", [KAFKA, TABLE], ids=lambda source: source[0])
 @pytest.mark.parametrize("columns", ["x", b"x", 5, [], [1], ["x", "x"], [""], {"x": 1}], ids=repr)
 def test_wrong_columns_are_refused_at_once(source, columns):
     uri, live = source
-    with pytest.raises(UsageError, match=r"headrace.open\(columns=\)"):
-        headrace.open(uri, columns=columns, **live)
+    with pytest.raises(UsageError, match=r"headrace.follow\(columns=\)"):
+        headrace.follow(uri, columns=columns, **live)

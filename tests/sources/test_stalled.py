@@ -89,7 +89,7 @@ def test_a_loop_that_stands_still_bounds_memory_and_disk(request, kind, seconds)
         opened = {**source.opened, "columns": ["id"], "linger": 0.5, "until": FIRST + COUNT}
         if journal:
             opened["journal_bytes"] = JOURNAL
-        data = headrace.open(source.uri, **opened)
+        data = headrace.follow(source.uri, **opened)
         data._feed = dataclasses.replace(data._feed, budget=BUDGET, nbytes=SPAN)
         loader = loader_of(data, batch_size=FIRST)
         sending = threading.Thread(target=source.write, args=(range(FIRST),))

@@ -25,7 +25,7 @@ def undisturbed(source: Source) -> list[list[int]]:
     """Writes the records, and returns the numbers of all batches in their order."""
     writer = threading.Thread(target=source.write, args=(range(COUNT),))
     writer.start()
-    data = headrace.open(source.uri, **opened(source))
+    data = headrace.follow(source.uri, **opened(source))
     batches = read(headrace.DataLoader(data, batch_size=16, shuffle=True, seed=3))
     writer.join()
     assert sorted(flat(batches)) == list(range(COUNT))

@@ -38,7 +38,7 @@ def train(settings: dict[str, object], folder: Path) -> None:
     opened = dict(settings["open"])
     if opened.get("journal") == "RANK":
         opened["journal"] = str(folder / f"journal-{rank}")
-    data = headrace.open(settings["uri"], **opened)
+    data = headrace.follow(settings["uri"], **opened)
     loader = headrace.DataLoader(data, batch_size=settings["batch"] // ranks, **settings["loader"])
     checkpoint = folder / "checkpoint.json"
     trained: list[list[int]] = []

@@ -70,7 +70,7 @@ def test_without_leave_to_ask_the_variable_is_named() -> None:
 import headrace
 try:
     headrace.open({URL!r})
-except headrace.HeadraceError as error:
+except headrace.errors.HeadraceError as error:
     print(error)
 """
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}

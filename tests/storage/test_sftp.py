@@ -167,7 +167,7 @@ def test_a_server_that_is_away_is_told_so() -> None:
 
 
 def test_a_file_that_is_not_there_is_told_so(sftp: Served) -> None:
-    with pytest.raises(headrace.DatasetNotFoundError):
+    with pytest.raises(headrace.errors.DatasetNotFoundError):
         headrace.open(f"{sftp.url}/nothing.npy", options=sftp.options)
 
 

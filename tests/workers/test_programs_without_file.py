@@ -25,7 +25,7 @@ def double(sample): return sample
 def attempt(dataset, method, **options):
     loader = headrace.DataLoader(dataset, 4, num_workers=1, multiprocessing_context=method, **options)
     try: print("read", [list(map(int, batch)) for batch in loader])
-    except headrace.UsageError as error: print("UsageError", *map(str.strip, str(error).splitlines()), sep=" | ")
+    except headrace.errors.UsageError as error: print("UsageError", *map(str.strip, str(error).splitlines()), sep=" | ")
 
 """
 

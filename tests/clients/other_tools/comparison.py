@@ -154,7 +154,7 @@ def _batch(dataset: Any) -> Mapping[str, Any]:
 def _difference_of_batch(written: Written, ours: Sequence[Mapping[str, Any]], batch: Mapping[str, Any]) -> str | None:
     """Returns where a batch differs from its samples."""
     column = batch.get(written.column, [])
-    if isinstance(column, headrace.Padded):
+    if isinstance(column, headrace.types.Padded):
         column = [row[:length] for row, length in zip(column.values, column.lengths.tolist(), strict=True)]
     for index, (part, row) in enumerate(zip(column, ours, strict=bool(batch))):
         value = row[written.column]

@@ -167,7 +167,7 @@ def test_fetched_files_go_with_the_dataset(twice: Make, tmp_path: Path, monkeypa
 def test_windows_of_tokens_have_a_fingerprint_that_needs_the_options(faulty_server: FaultyServer) -> None:
     faulty_server.put("b", "train.bin", np.arange(1000, dtype=np.uint16).tobytes())
     words = {"dtype": "uint16", "window": 16, "options": faulty_server.s3_options}
-    before = headrace.open("s3://b/train.bin", **words).fingerprint()
-    assert headrace.open("s3://b/train.bin", **words).fingerprint() == before
+    before = headrace.open_tokens("s3://b/train.bin", **words).fingerprint()
+    assert headrace.open_tokens("s3://b/train.bin", **words).fingerprint() == before
     faulty_server.put("b", "train.bin", np.arange(1001, dtype=np.uint16).tobytes())
-    assert headrace.open("s3://b/train.bin", **words).fingerprint() != before
+    assert headrace.open_tokens("s3://b/train.bin", **words).fingerprint() != before

@@ -121,7 +121,7 @@ def test_a_look_at_a_dataset_shows_no_option(faulty_server: FaultyServer) -> Non
     np.arange(50, dtype=np.uint16).tofile(faulty_server.folder / "b" / "tokens.bin")
     options = keys_of(faulty_server)
     data = headrace.open("s3://b/x.npz", options=options)
-    tokens = headrace.open("s3://b/tokens.bin", dtype="uint16", window=4, options=options)
+    tokens = headrace.open_tokens("s3://b/tokens.bin", dtype="uint16", window=4, options=options)
     signed = headrace.open(f"{faulty_server.url}/b/x.npz?sig={SECRET}")
     for dataset in (data, tokens, signed, data.stream(), data.map(len), copy.copy(data)):
         for shown in (repr(dataset), str(dataset), repr(vars(dataset)), pprint.pformat(vars(dataset))):

@@ -40,8 +40,10 @@ def test_a_wrong_name_costs_few_requests_however_large_the_bucket_is(
 def test_files_with_a_common_beginning_are_found_without_listing_the_rest(faulty_server: FaultyServer) -> None:
     faulty_server.folder.joinpath("b").mkdir()
     here = faulty_server.folder / "b" / "train"
-    writer = headrace.open_writer(here, headrace.Schema((headrace.Field("x", "fixed", np.dtype("uint8")),)), "idx")
-    writer.append(headrace.Block(writer._schema, {"x": np.arange(9, dtype=np.uint8)}))  # type: ignore[attr-defined]
+    writer = headrace.open_writer(
+        here, headrace.types.Schema((headrace.types.Field("x", "fixed", np.dtype("uint8")),)), "idx"
+    )
+    writer.append(headrace.types.Block(writer._schema, {"x": np.arange(9, dtype=np.uint8)}))  # type: ignore[attr-defined]
     writer.seal()
     for number in range(400):
         faulty_server.put("b", f"other-{number}", b"x")

@@ -117,7 +117,7 @@ def test_a_batch_that_would_unfold_to_far_too_much_is_refused(
 def test_a_flat_file_of_odd_length_is_refused(faulty_server: FaultyServer) -> None:
     faulty_server.put("bucket", "train.bin", b"x" * 101)
     with pytest.raises(FormatError, match="no flat file of such numbers"):
-        headrace.open("s3://bucket/train.bin", dtype="uint16", options=faulty_server.s3_options)
+        headrace.open_tokens("s3://bucket/train.bin", dtype="uint16", options=faulty_server.s3_options)
 
 
 def test_an_object_that_was_replaced_meanwhile_is_an_error(faulty_server: FaultyServer) -> None:

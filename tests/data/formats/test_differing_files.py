@@ -180,9 +180,9 @@ def test_columns_leaves_out_what_differs(form: str, tmp_path: Path) -> None:
 
 def test_classes_of_other_names_are_no_classes_of_one_dataset(tmp_path: Path) -> None:
     for number, labels in enumerate((("cat", "dog"), ("dog", "cat"))):
-        schema = headrace.Schema((headrace.Field("label", "fixed", np.dtype(np.int64), (), labels),))
+        schema = headrace.types.Schema((headrace.types.Field("label", "fixed", np.dtype(np.int64), (), labels),))
         writer = headrace.open_writer(tmp_path / f"{number}.parquet", schema, "parquet")
-        writer.append(headrace.Block(schema, {"label": np.array([0])}))
+        writer.append(headrace.types.Block(schema, {"label": np.array([0])}))
         writer.seal()
     with pytest.raises(FormatError, match=r"1\.parquet"):
         headrace.open(tmp_path / "*.parquet")

@@ -132,7 +132,7 @@ def test_a_flat_file_is_bound(places: tuple[Path, Path], monkeypatch: pytest.Mon
     for number, folder in enumerate(places):
         np.full(10, number, np.uint16).tofile(folder / "train.bin")
     monkeypatch.chdir(places[0])
-    windows = headrace.open("train.bin", dtype="uint16", window=3)
+    windows = headrace.open_tokens("train.bin", dtype="uint16", window=3)
     monkeypatch.chdir(places[1])
     assert windows[0]["inputs"].tolist() == [0, 0, 0]
 

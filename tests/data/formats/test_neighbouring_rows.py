@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace import Block, Field, Ragged, Schema, open_writer
+from headrace import open_writer
 from headrace.data.formats.columns import Keys, value_of
 from headrace.data.formats.registry import open_reader
+from headrace.types import Block, Field, Ragged, Schema
 
 COUNT = 24
 TABLE = pa.table(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import Ragged
 from headrace.core.errors import FormatError, UsageError
 from headrace.data.formats.columns import Loose, offsets_of
 from headrace.data.formats.columns.ragged import ELEMENTS, LONG, texts_in
+from headrace.types import Ragged
 
 
 def test_a_ragged_tensor_is_values_and_offsets() -> None:

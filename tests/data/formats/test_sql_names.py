@@ -33,7 +33,7 @@ def url(tmp_path: Path) -> str:
 
 TWICE = "select a.id, a.x, a.label, b.label from t a join t b on a.id = b.id"
 
-FOLLOWED: dict[str, Any] = {"follow": True, "until": 2, "span": 10}
+FOLLOWED: dict[str, Any] = {"until": 2, "span": 10}
 
 
 @pytest.mark.parametrize("columns", [["nope"], ["x", "nope"], ["odd", "nope"], "nope"])
@@ -60,7 +60,7 @@ def test_what_are_no_names_is_a_wrong_argument(url: str, columns: Any) -> None:
 
 def test_of_a_growing_table_too(url: str) -> None:
     with pytest.raises(UsageError, match="no such columns") as caught:
-        next(iter(headrace.DataLoader(headrace.open(url, table="t", key="id", columns=["x", "nope"], **FOLLOWED))))
+        next(iter(headrace.DataLoader(headrace.follow(url, table="t", key="id", columns=["x", "nope"], **FOLLOWED))))
     assert "found:    'nope'" in str(caught.value)
     assert f"some of {', '.join(NAMES)}" in str(caught.value)
 
@@ -108,7 +108,7 @@ def test_names_that_come_twice_in_a_growing_table_are_told_before_a_query(shared
         "create table t as select g as id, g / 2.0::float8 as x, g::text as label from generate_series(1, 3) g",
     )
     with pytest.raises(UsageError, match="two columns have the same name"):
-        next(iter(headrace.DataLoader(headrace.open(shared_postgres.url, query=TWICE, key="id", **FOLLOWED))))
+        next(iter(headrace.DataLoader(headrace.follow(shared_postgres.url, query=TWICE, key="id", **FOLLOWED))))
 
 
 def test_a_key_below_zero_is_named_as_the_user_names_it(shared_postgres: Postgres) -> None:
@@ -116,7 +116,9 @@ def test_a_key_below_zero_is_named_as_the_user_names_it(shared_postgres: Postgre
     with pytest.raises(FormatError, match="positions are 0 or more") as caught:
         next(
             iter(
-                headrace.DataLoader(headrace.open(shared_postgres.url, table="below", key="id", settle=0.1, **FOLLOWED))
+                headrace.DataLoader(
+                    headrace.follow(shared_postgres.url, table="below", key="id", settle=0.1, **FOLLOWED)
+                )
             )
         )
     assert "column 'id'" in str(caught.value)
@@ -127,7 +129,7 @@ def test_an_interval_is_left_out_of_a_growing_table_and_of_files(shared_postgres
         "drop table if exists spans",
         "create table spans as select g as id, g::float8 as x, interval '1 day' as long from generate_series(1, 2) g",
     )
-    data = headrace.open(shared_postgres.url, table="spans", key="id", settle=0.1, **FOLLOWED)
+    data = headrace.follow(shared_postgres.url, table="spans", key="id", settle=0.1, **FOLLOWED)
     with pytest.warns(UserWarning, match="long"):
         assert [batch["x"].tolist() for batch in headrace.DataLoader(data, batch_size=2)] == [[1.0, 2.0]]
     assert field_from("long", pa.month_day_nano_interval()) is None

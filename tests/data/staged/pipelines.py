@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 import headrace
-from headrace import Ragged
+from headrace.types import Ragged
 
 
 def same(one: Any, other: Any) -> bool:

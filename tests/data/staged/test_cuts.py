@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 import headrace
-from headrace import Ragged, Staged, step
+from headrace import Staged, step
+from headrace.types import Ragged
 from tests.data.staged.pipelines import (
     STEPS,
     applied,

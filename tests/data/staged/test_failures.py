@@ -10,9 +10,10 @@ from urllib.error import HTTPError
 import numpy as np
 import pytest
 
-from headrace import DataLoader, Ragged, Staged
+from headrace import DataLoader, Staged
 from headrace.core.errors import SampleError, UsageError
 from headrace.data.staged import build, staged
+from headrace.types import Ragged
 from tests.data.staged import building
 from tests.data.staged.building import COUNT, GATE
 from tests.pairs import pairwise

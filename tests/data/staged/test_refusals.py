@@ -16,8 +16,9 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 import headrace
-from headrace import Ragged, Staged, step
+from headrace import Staged, step
 from headrace.core.errors import DatasetError, SampleError, UsageError
+from headrace.types import Ragged
 from tests.data.staged.pipelines import same, samples
 
 SOURCE = [{"id": number, "x": np.arange(3.0) + number} for number in range(400)]

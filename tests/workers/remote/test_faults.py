@@ -194,7 +194,7 @@ def test_it_is_one_clear_error_where_no_machine_is_left() -> None:
     own = HostsHere((ONE,), most=1)
     loader = remote_loader(SlowRows(400, 0.005), seed=0, num_workers=1)
     came = []
-    with placed_on(loader, own), pytest.raises(headrace.ClusterError, match="no further machine in this test"):
+    with placed_on(loader, own), pytest.raises(headrace.errors.ClusterError, match="no further machine in this test"):
         for batch in loader:
             came.append(batch["text"][0])
             if len(came) == 3:
@@ -209,7 +209,7 @@ def test_it_is_one_clear_error_where_no_machine_comes() -> None:
     own = HostsHere((ONE,), patience=0.5)
     own.start = lambda placed: threading.Event().wait(600)  # type: ignore[assignment,method-assign,return-value]  # for ever
     loader = remote_loader(Rows(), seed=0)
-    with placed_on(loader, own), pytest.raises(headrace.ClusterError, match=r"no machine for \d s"):
+    with placed_on(loader, own), pytest.raises(headrace.errors.ClusterError, match=r"no machine for \d s"):
         next(iter(loader))
 
 
@@ -233,7 +233,7 @@ def test_a_stopped_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_dataset_that_cannot_be_unpickled_there_is_an_error_that_says_so(hosts: HostsHere) -> None:
     loader = remote_loader(Unpicklable(40), seed=0)
-    with placed_on(loader, hosts), pytest.raises(headrace.ClusterError, match="only here"):
+    with placed_on(loader, hosts), pytest.raises(headrace.errors.ClusterError, match="only here"):
         next(iter(loader))
 
 

@@ -109,7 +109,9 @@ def _differ_now(both: Node, known: Node) -> SampleError:
             break
 
     what = "some samples differ in shape, those that were looked at beforehand did not"
-    cure = "have the step before it return arrays of one shape, or declare that as batched and return headrace.Ragged"
+    cure = (
+        "have the step before it return arrays of one shape, or declare it as batched and return headrace.types.Ragged"
+    )
     return SampleError.about(what, place=f"column {name!r}", found=found, expected="one shape for all", cure=cure)
 
 

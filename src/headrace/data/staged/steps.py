@@ -76,9 +76,9 @@ def step(
         Under `DataLoader(seed=)` a step on samples has a stream for each of them; a batched one has one stream for each
         batch, so its numbers are others with another batch size.
     batched: it takes and returns many samples at once: the structure of one, with columns in place of values. Those
-        are arrays [n, *shape] of what is of one size, `headrace.Ragged` of arrays whose first dimension differs, and
-        lists of all else (tuples stand for lists in a sample). A sample must come out the same, whatever others are
-        with it.
+        are arrays [n, *shape] of what is of one size, `headrace.types.Ragged` of arrays whose first dimension differs,
+        and lists of all else (tuples stand for lists in a sample). A sample must come out the same, whatever others
+        are with it.
     on: the key of the one part of a dict, tuple or list that it takes and returns, instead of the whole sample.
     name: what messages call it. version: stands for its code and all values it uses, when a cache is checked: change
         it when results change. For functions whose code cannot be compared.

@@ -35,8 +35,8 @@ CURES_FOR_STREAMS = {
 """Where a dataset is iterable: it has no keys by which to fetch batches or to cache."""
 
 CURES_FOR_OWN_COLLATION = {
-    "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.Ragged or in "
-    "NumPy instead of a Python loop.",
+    "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.types.Ragged or "
+    "in NumPy instead of a Python loop.",
 }
 """Where the user gave a `collate_fn`."""
 
