@@ -367,19 +367,6 @@ def test_wrong_calls(url, settings, expected):
     assert "secret" not in str(raised.value)
 
 
-def test_keywords_of_live_data_with_stored_data(tmp_path):
-    with pytest.raises(UsageError, match="never end"):
-        headrace.follow(tmp_path, until="now")
-    with pytest.raises(TypeError, match="untl"):
-        headrace.follow("kafka://host/t", untl="now")
-
-
-@pytest.mark.parametrize("given", [{"format": "csv"}, {"cache_dir": "cache"}, {"trust": True, "dtype": "uint8"}])
-def test_keywords_of_stored_data_with_live_data(given):
-    with pytest.raises(UsageError, match="stored data"):
-        headrace.follow("kafka://host/t", decode="json", **given)
-
-
 def test_records_of_which_none_can_be_decoded(shared_kafka):
     shared_kafka.make_topic("other-form", 1)
     shared_kafka.produce("other-form", [b"<xml/>", b"<xml/>"])

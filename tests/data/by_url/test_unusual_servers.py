@@ -131,7 +131,7 @@ def test_a_server_that_is_away_is_told_once_and_when_it_is_back(
     assert len(away) == 1
     assert len(back) == 1
     assert f"s3://b/ at {faulty_server.url} has not answered for" in away[0]
-    assert "It is asked again, for " in away[0]
+    assert "It is asked again for " in away[0]
     assert "retry_timeout" in away[0]
 
 

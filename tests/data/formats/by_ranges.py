@@ -83,8 +83,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def both(server: FaultyServer, name: str, **asked: Any) -> tuple[Any, Any]:
+def both(server: FaultyServer, name: str, door: Any = headrace.open, **asked: Any) -> tuple[Any, Any]:
     """Opens data by their path, and by their URL."""
-    here = headrace.open(server.folder / "bucket" / name, **asked)
-    there = headrace.open(f"s3://bucket/{name}", options=server.s3_options, **asked)
+    here = door(server.folder / "bucket" / name, **asked)
+    there = door(f"s3://bucket/{name}", options=server.s3_options, **asked)
     return here, there

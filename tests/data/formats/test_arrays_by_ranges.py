@@ -186,7 +186,7 @@ def test_windows_of_tokens_are_those_of_the_local_file(
     np.random.default_rng(2).integers(0, 50_000, 5000).astype(np.uint16).tofile(
         faulty_server.folder / "bucket" / "train.bin"
     )
-    here, there = both(faulty_server, "train.bin", dtype="uint16", window=window, stride=stride)
+    here, there = both(faulty_server, "train.bin", headrace.open_tokens, dtype="uint16", window=window, stride=stride)
     assert len(here) == len(there)
     assert there.lies_elsewhere and not there.lies_in_memory
     keys = np.random.default_rng(3).integers(0, len(here), 40)
@@ -268,7 +268,7 @@ def test_keys_that_are_not_there_are_not_announced(faulty_server: FaultyServer) 
 def test_announced_windows_are_what_is_read(faulty_server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     (faulty_server.folder / "bucket").mkdir()
     np.arange(9000, dtype=np.uint16).tofile(faulty_server.folder / "bucket" / "train.bin")
-    there = both(faulty_server, "train.bin", dtype="uint16", window=1024, stride=8)[1]
+    there = both(faulty_server, "train.bin", headrace.open_tokens, dtype="uint16", window=1024, stride=8)[1]
     keys = np.array([3, 900, 4, 3])
     announced = there.byte_ranges(keys)
     asked = Asked(monkeypatch)

@@ -11,7 +11,7 @@ from headrace.data.doors import refuse_unknown
 from headrace.data.live.bounds import LINGER, SPAN, Moment, feed_options, start_of
 from headrace.data.live.schemes import PLACE, SQL, FollowArguments, Scheme, no_source, scheme_of, shown
 from headrace.sources.brokers.frames import Frame
-from headrace.sources.feed.feed_options import OnGap
+from headrace.sources.feed.feed_options import FeedOptions, OnGap
 from headrace.sources.journal.journal import Duplicates
 
 if TYPE_CHECKING:
@@ -89,11 +89,6 @@ def follow(  # noqa: PLR0913 - the ways in which sources are read
     if scheme is None:
         raise no_source(uri)
 
-    # They load Arrow, for which nobody has to wait who follows nothing.
-    from headrace.data.live.dataset import ColumnsOfLog, LogDataset
-    from headrace.data.live.decoding import checked_decoding
-    from headrace.data.live.rows import RowsOfLog
-
     if ragged not in ("pad", "nested", "list"):
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place=PLACE)
     given = {
@@ -108,7 +103,18 @@ def follow(  # noqa: PLR0913 - the ways in which sources are read
         columns = _checked_columns(columns)
 
     feed = feed_options(start_of(start, scheme, stream=stream), until, idle, span, linger, on_gap)
-    source = scheme.open(FollowArguments(uri, options, columns, words))
+    return _dataset(FollowArguments(uri, options, columns, words), scheme, feed, decode, ragged)
+
+
+def _dataset(
+    asked: FollowArguments, scheme: Scheme, feed: FeedOptions, decode: Decoding | Decode, ragged: RaggedAs
+) -> LogDataset:
+    # They load Arrow, for which nobody has to wait who follows nothing.
+    from headrace.data.live.dataset import ColumnsOfLog, LogDataset
+    from headrace.data.live.decoding import checked_decoding
+    from headrace.data.live.rows import RowsOfLog
+
+    source = scheme.open(asked)
     if scheme is SQL:
         if decode != "bytes":
             raise wrong_argument("decode", decode, "nothing: rows have columns", place=PLACE)
@@ -119,11 +125,11 @@ def follow(  # noqa: PLR0913 - the ways in which sources are read
         kind = LogDataset
     else:
         kind = ColumnsOfLog
-    if columns is not None and decoding not in WITH_FIELDS:
+    if asked.columns is not None and decoding not in WITH_FIELDS:
         found = f"decode={decoding!r}"
         expected = f"one of {', '.join(map(repr, WITH_FIELDS))}"
         raise UsageError.about("columns= is for records with fields", place=PLACE, found=found, expected=expected)
-    return kind(source, feed, decoding, columns=columns, ragged=ragged, options=options)
+    return kind(source, feed, decoding, columns=asked.columns, ragged=ragged, options=asked.options)
 
 
 _DEFAULTS: dict[str, object] = {"duplicates": "keep", "frame": "lines", "listen": False, "stream": False}

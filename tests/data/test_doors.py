@@ -1,0 +1,74 @@
+"""The three doors to data: the wrong one is an error that names the right one."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.errors import UsageError
+
+FILE = "train.bin"
+
+
+@pytest.mark.parametrize("name", ["until", "span", "journal", "frame", "settle", "linger"])
+def test_a_keyword_of_what_never_ends_names_its_door(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"headrace\.open\(\).*{name!r}: it is one of headrace\.follow\(\)"):
+        headrace.open(FILE, **{name: 1})
+
+
+@pytest.mark.parametrize("name", ["dtype", "window", "stride"])
+def test_a_keyword_of_flat_files_names_its_door(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"headrace\.open\(\).*{name!r}: it is one of headrace\.open_tokens\(\)"):
+        headrace.open(FILE, **{name: 1})
+
+
+def test_a_keyword_of_two_doors_names_both() -> None:
+    both = r"headrace\.open\(\) and headrace\.open_tokens\(\)"
+    with pytest.raises(TypeError, match=rf"headrace\.follow\(\).*'cache_dir': it is one of {both}"):
+        headrace.follow("kafka://host/topic", cache_dir="here")
+    both = r"headrace\.open\(\) and headrace\.follow\(\)"
+    with pytest.raises(TypeError, match=rf"headrace\.open_tokens\(\).*'table': it is one of {both}"):
+        headrace.open_tokens(FILE, "uint16", 4, table="x")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("door", [headrace.open, headrace.open_tokens, headrace.follow])
+def test_a_keyword_of_none_is_refused_as_python_does(door: Any) -> None:
+    given = {"dtype": "uint16"} if door is headrace.open_tokens else {}
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'untl'$"):
+        door("kafka://host/topic", **given, untl="now")
+
+
+@pytest.mark.parametrize("url", ["kafka://host/t", "redis://host/s", "amqp://host/q", "tcp://host:1", "unix:///path"])
+def test_a_source_that_never_ends_is_not_opened(url: str) -> None:
+    for opening in (headrace.open, lambda uri: headrace.open_tokens(uri, "uint16", 4)):
+        with pytest.raises(UsageError, match="never ends") as raised:
+            opening(url)
+        assert f"headrace.follow('{url}'" in str(raised.value)
+
+
+def test_secrets_in_a_url_are_not_shown_at_the_wrong_door() -> None:
+    with pytest.raises(UsageError, match="never ends") as raised:
+        headrace.open("amqp://me:geheim@host/queue")
+    assert "geheim" not in str(raised.value)
+
+
+@pytest.mark.parametrize("what", ["data.parquet", "s3://bucket/data.parquet", Path("folder"), ["a.npy"], 5])
+def test_what_has_an_end_is_not_followed(what: Any) -> None:
+    with pytest.raises(UsageError, match="could be followed") as raised:
+        headrace.follow(what)
+    assert "headrace.open" in str(raised.value)
+
+
+def test_a_word_for_records_is_none_for_stored_data(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"headrace\.open\(decode=\)"):
+        headrace.open(tmp_path, decode="json")  # type: ignore[arg-type]
+
+
+def test_each_door_shows_its_signature() -> None:
+    for door in (headrace.open, headrace.open_tokens, headrace.follow):
+        parameters = inspect.signature(door).parameters
+        assert all(word in (door.__doc__ or "") for word in parameters if word != "others"), door.__name__
