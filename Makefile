@@ -148,10 +148,10 @@ contracts: $(STAMP)  ## which module may import which, and the rules of the hous
 	@$(BIN)/python -m pytest -q tests/house
 
 bench: $(STAMP)  ## all tables of docs/benchmarks.md anew; an hour and a half
-	@$(BIN)/python benchmarks/tables.py --all
+	@$(BIN)/python -m benchmarks page --all
 
-tables: $(STAMP)  ## lists the tables; TABLES="order tar" measures these anew
-	@$(BIN)/python benchmarks/tables.py $(or $(TABLES),--list)
+tables: $(STAMP)  ## lists the benchmarks; TABLES="order tar" measures these tables anew
+	@$(BIN)/python -m benchmarks $(if $(TABLES),page $(TABLES))
 
 clean:  ## removes the environments and what tools have left
 	rm -rf $(VENV) $(CLIENTS) .venv-matrix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo

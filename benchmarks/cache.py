@@ -1,139 +1,142 @@
-"""Reading through the cache of a node, beside plain local files: samples of 100 KB, warm in the page cache.
-
-Two comparisons, each read in the same random order by turns, chunk by chunk, and every byte compared with its source:
-objects of 100 KB, and ranges of 100 KB out of objects of 16 MB in blocks of 1 MiB. A plain file is opened, read and
-closed for each sample. Two more lines tell what the first reading of a block costs, which compares its CRC, and what it
-costs to insert objects.
-
-    python benchmarks/cache.py [--samples 1000] [--rounds 7] [--folder DIR] [--json FILE]
-"""
+"""The cache of a node: what is fetched where it holds half of the data, its rate where it holds all."""
 
 from __future__ import annotations
 
-import argparse
+import collections
 import os
-import random
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-import results
+from benchmarks.buckets import COLUMNS, SAMPLE, Bucket, loader_of, samples_of, serving
+from benchmarks.harness.table import OURS, Row, Table
+from benchmarks.harness.turns import fail, passes, rates_in_turn
 from headrace.storage.cache import DiskCache
+from headrace.storage.fetching import fetcher
 
-SAMPLE = 100_000
-LARGE = 16_000_000
-BLOCK = 1 << 20
-CHUNK = 50
-CHECKED = "Every byte of every sample was compared with its source."
+EPOCHS = 3
+LITTLE = 4 << 20
+"""Bytes that are read ahead, so that the memory does not stand in for the cache."""
 
-Read = Callable[[int, bytearray], bool]
-
-
-def timed(readers: dict[str, Read], order: list[int], expected: list[memoryview]) -> dict[str, float]:
-    """Microseconds a sample for each reader; they take turns every few samples, in an order that changes."""
-    seconds = dict.fromkeys(readers, 0.0)
-    outs = [bytearray(SAMPLE) for _ in range(CHUNK)]
-    turns = list(readers)
-    for start in range(0, len(order), CHUNK):
-        chunk = order[start : start + CHUNK]
-        random.shuffle(turns)
-        for name in turns:
-            read = readers[name]
-            began = time.perf_counter()
-            for sample, out in zip(chunk, outs, strict=False):
-                if not read(sample, out):
-                    raise SystemExit(f"sample {sample} is not there")
-            seconds[name] += time.perf_counter() - began
-            for sample, out in zip(chunk, outs, strict=False):
-                if out != expected[sample]:
-                    raise SystemExit(f"sample {sample} is wrong")
-    return {name: value / len(order) * 1e6 for name, value in seconds.items()}
+CHECKED = "Every byte of an epoch was compared with its source before."
+BELADY = "Belady's bound"
 
 
-def plain(paths: list[str], starts: list[int]) -> Read:
-    def read(sample: int, out: bytearray) -> bool:
-        fd = os.open(paths[sample], os.O_RDONLY)
-        count = os.preadv(fd, (out,), starts[sample])
-        os.close(fd)
-        return count == SAMPLE
+def cache(samples: int = 1000, rounds: int = 15) -> list[Table]:
+    """The cache of a node: what is fetched where it holds half of the data, and its rate where it holds all of them.
 
-    return read
-
-
-def compare(folder: Path, samples: int, rounds: int, size: int) -> tuple[results.Row, float, float]:
-    """A row of one comparison, and microseconds a sample for the first reading and for inserting."""
-    draw = np.random.default_rng(0)
-    per_object = size // SAMPLE
-    count = -(-samples // per_object)
-    contents = [draw.integers(0, 256, size, np.uint8).tobytes() for _ in range(count)]
-    locals_ = []
-    for number, data in enumerate(contents):
-        path = folder / f"local-{size}" / f"{number:05}.bin"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
-        locals_.append(str(path))
-
-    cache = DiskCache(folder / "cache")
-    objects = [cache.open_object(f"s3://bucket/{size}/{number:05}", "e", size, BLOCK) for number in range(count)]
-    began = time.perf_counter()
-    for cached, data in zip(objects, contents, strict=True):
-        if not cached.insert(0, data):
-            raise SystemExit("not inserted")
-    inserting = (time.perf_counter() - began) / samples * 1e6
-    cache.close()
-
-    numbers = [draw.integers(count).item() if size > SAMPLE else sample for sample in range(samples)]
-    starts = [int(draw.integers(size - SAMPLE + 1)) for _ in range(samples)]
-    expected = [memoryview(contents[n])[start : start + SAMPLE] for n, start in zip(numbers, starts, strict=True)]
-    cache = DiskCache(folder / "cache")  # a new use: CRCs are compared at the first reading
-    objects = [cache.open_object(f"s3://bucket/{size}/{number:05}", "e", size, BLOCK) for number in range(count)]
-
-    def cached_read(sample: int, out: bytearray) -> bool:
-        start = starts[sample]
-        return objects[numbers[sample]].read_into(start, start + SAMPLE, out)
-
-    readers = {"plain files": plain([locals_[n] for n in numbers], starts), results.OURS: cached_read}
-    order = [*range(samples)]
-    first = timed(readers, order, expected)[results.OURS]
-    figures: dict[str, list[float]] = {name: [] for name in readers}
-    for _ in range(rounds):
-        random.shuffle(order)
-        for name, value in timed(readers, order, expected).items():
-            figures[name].append(value)
-    cache.close()
-    title = f"{samples:,} objects of 100 KB" if size == SAMPLE else f"ranges of 100 KB, {count} objects of 16 MB"
-    return results.Row(title, figures), first, inserting
+    Samples of 100 KB from nginx on the same machine, shuffled. The first table counts the bytes of three epochs, beside
+    those of Belady's rule, which nobody can beat, and of "least recently used", for a cache of as many samples. The
+    second one reads from a warm cache and from the same files on disk, in turn. Every byte is compared with its source
+    before.
+    """
+    with serving(samples) as bucket, tempfile.TemporaryDirectory() as folder:
+        return [half(bucket, Path(folder)), whole(bucket, Path(folder), rounds)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", type=Path, help="where the files are made; otherwise a temporary folder")
-    results.option(parser)
-    given = parser.parse_args()
+def half(bucket: Bucket, folder: Path) -> Table:
+    """Counts what three epochs fetch with a cache of half of the data."""
+    figures = {}
+    limit = bucket.samples * SAMPLE // 2
+    for title, ahead in ((OURS, LITTLE), (f"{OURS}, 512 MB ahead in memory", 512 << 20)):
+        fetcher.BUDGET = ahead
+        kept = folder / f"half-{ahead}"
+        loader = loader_of(bucket.open("objects", cache_dir=kept, cache_limit=limit), 0, seed=0)
+        uses: list[int] = []
+        for epoch in range(EPOCHS):
+            uses += loader.sampler.keys_at(epoch, np.arange(bucket.samples)).tolist()
+            bucket.check(samples_of(loader))
+        figures[title] = [loader.stats.remote.bytes / 1e6]
+        del loader
+    used = sum(path.stat().st_blocks * 512 for path in kept.rglob("*") if path.is_file())
+    notes = [f"The cache took {used / 1e6:.1f} MB of disk for a limit of {limit / 1e6:.1f} MB."]
+    room = limit // SAMPLE
+    figures[BELADY] = [belady(uses, room) * SAMPLE / 1e6]
+    figures["least recently used"] = [least_recently_used(uses, room) * SAMPLE / 1e6]
+    title = f"{EPOCHS} epochs of {bucket.samples * SAMPLE / 1e6:.0f} MB, a cache of half of it"
+    return Table(title, "MB fetched", [Row("", figures)], CHECKED, better="less", base=BELADY, notes=notes)
 
+
+def belady(uses: Sequence[int], room: int) -> int:
+    """Returns how many of the uses fetch a sample, if what is needed last leaves first, or is not stored at all."""
+    next_use = [0] * len(uses)
+    seen: dict[int, int] = {}
+    for at in range(len(uses) - 1, -1, -1):
+        next_use[at] = seen.get(uses[at], len(uses))
+        seen[uses[at]] = at
+    cached: dict[int, int] = {}
+    fetched = 0
+    for at, sample in enumerate(uses):
+        if sample not in cached:
+            fetched += 1
+            if len(cached) >= room:
+                last = max(cached, key=cached.__getitem__)
+                if cached[last] < next_use[at]:
+                    continue
+                del cached[last]
+        cached[sample] = next_use[at]
+    return fetched
+
+
+def least_recently_used(uses: Sequence[int], room: int) -> int:
+    """Returns how many of the uses fetch a sample, if what was used longest ago leaves first."""
+    cached: collections.OrderedDict[int, None] = collections.OrderedDict()
+    fetched = 0
+    for sample in uses:
+        fetched += sample not in cached
+        cached[sample] = None
+        cached.move_to_end(sample)
+        if len(cached) > room:
+            cached.popitem(last=False)
+    return fetched
+
+
+def whole(bucket: Bucket, folder: Path, rounds: int) -> Table:
+    """Reads from a cache that holds everything, and from local files."""
     rows = []
-    notes = []
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        for size in (SAMPLE, LARGE):
-            row, first, inserting = compare(Path(folder), given.samples, given.rounds, size)
-            rows.append(row)
-            ratios = [a / b for a, b in zip(row.figures["plain files"], row.figures[results.OURS], strict=True)]
-            ours, theirs = (statistics.median(row.figures[name]) for name in (results.OURS, "plain files"))
-            print(f"{row.title}: {ours:.1f} us through the cache, {theirs:.1f} us from plain files, ", end="")
-            print(f"{statistics.median(ratios):.2f}x as fast (rounds {min(ratios):.2f} to {max(ratios):.2f})")
-            note = f"{row.title}: {first:.0f} us at the first reading, {inserting:.0f} us for storing, a sample."
-            print(f"  {note}")
-            notes.append(note)
-
-    table = results.Table("reading 100 KB", "us", rows, CHECKED, better="less", base="plain files", notes=notes)
-    results.write(given.json, [table])
+    os.environ.pop("HEADRACE_CACHE_DIR", None)
+    for form in COLUMNS:
+        for workers in (0, 2):
+            loaders = {
+                "local files": loader_of(bucket.open_local(form), workers, seed=0),
+                OURS: loader_of(bucket.open(form, cache_dir=folder / "whole"), workers, seed=0),
+            }
+            for loader in loaders.values():
+                bucket.check(samples_of(loader))
+            rows.append(Row(f"{form}, {workers} workers", rates_in_turn(passes(loaders), bucket.samples, rounds)))
+            del loaders, loader
+    notes = [first_reading(folder, bucket.samples)]
+    return Table("a warm cache beside local files", "samples/s", rows, CHECKED, base="local files", notes=notes)
 
 
-if __name__ == "__main__":
-    main()
+def first_reading(folder: Path, samples: int) -> str:
+    """Returns in words what the first reading of samples in a use takes, which compares their checksums."""
+    contents = np.random.default_rng(0).integers(0, 256, (samples, SAMPLE), np.uint8)
+
+    def opened(cache: DiskCache) -> list[Any]:
+        return [cache.open_object(f"s3://bucket/{number:05}", "e", SAMPLE, 1 << 20) for number in range(samples)]
+
+    cache = DiskCache(folder / "reads")
+    if not all(one.insert(0, data.tobytes()) for one, data in zip(opened(cache), contents, strict=True)):
+        fail("not inserted")
+    cache.close()
+
+    cache = DiskCache(folder / "reads")  # a new use
+    objects = opened(cache)
+    out = bytearray(SAMPLE)
+    microseconds = []
+    for _ in range(2):
+        seconds = 0.0
+        for one, data in zip(objects, contents, strict=True):
+            began = time.perf_counter()
+            found = one.read_into(0, SAMPLE, out)
+            seconds += time.perf_counter() - began
+            if not found or out != data.data:
+                fail("a sample is wrong")
+        microseconds.append(seconds / samples * 1e6)
+    cache.close()
+    return "A sample takes {:.0f} us at its first reading in a use, then {:.0f} us.".format(*microseconds)

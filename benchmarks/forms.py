@@ -1,19 +1,8 @@
-"""Which form of data in memory or on disk loads fastest: five forms x two datasets, traversed and trained on.
-
-    python benchmarks/forms.py [--epochs 5] [--repeats 20] [--plot forms.svg] [--json FILE]
-
-Forms: `raw` decodes each sample at each access; `preload` holds all samples decoded in memory; `tensorclass` is a
-TensorDict in memory, `tensorclass, memmap` one that is mapped; `numpy, memmap` a folder of .npy files. Each is loaded
-by torch's DataLoader as people write it for that form and by headrace, in turn, in one process, shuffled, in batches
-of 64, without workers. Figures are seconds for all epochs: mean (standard deviation) of the repeats. Data: 60,000 x 28
-x 28 uint8 (the shape of FashionMNIST, generated) and 10,000 x 3 x 32 x 32 float32 from an .npz. What is delivered is
-compared by checksums before anything is measured.
-"""
+"""Which form of data in memory or on disk loads fastest: five forms x two datasets, traversed and trained on."""
 
 from __future__ import annotations
 
-import argparse
-import statistics
+import functools
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,16 +18,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-import results
-from headrace import open_writer
-from headrace.types import Block, Field, Schema
+from benchmarks.datasets import write
+from benchmarks.harness.table import OURS, Row, Table
+from benchmarks.harness.turns import fail, in_turn
 
-FORMS = ("raw", "preload", "tensorclass", "tensorclass, memmap", "numpy, memmap")
 BATCH = 64
-CHECKED = "What is delivered was compared by checksums over whole epochs before anything was measured."
 
 
-class Raw(Dataset):
+class Raw(Dataset[Any]):
     """Encoded samples, decoded at each access: PNG, or an .npy file for what PNG cannot hold."""
 
     def __init__(self, pixels: np.ndarray, labels: np.ndarray) -> None:
@@ -61,7 +48,7 @@ class Raw(Dataset):
         return {"image": torch.from_numpy(pixels).float(), "label": self.labels[index]}
 
 
-class Arrays(Dataset):
+class Arrays(Dataset[Any]):
     """Arrays in memory, or mapped into it, sample by sample."""
 
     def __init__(self, pixels: Any, labels: Any) -> None:
@@ -74,13 +61,7 @@ class Arrays(Dataset):
         return {"image": torch.as_tensor(np.array(self.pixels[index])).float(), "label": self.labels[index]}
 
 
-def same(batch: Any) -> Any:
-    """The collate function of data that come as whole batches."""
-    batch["image"] = batch["image"].float()
-    return batch
-
-
-class Batches(Dataset):
+class Batches(Dataset[Any]):
     """A TensorDict, indexed by whole batches."""
 
     def __init__(self, stored: TensorDict) -> None:
@@ -93,8 +74,10 @@ class Batches(Dataset):
         return self.stored[keys]
 
 
-STORED = (("memmap", "m"), ("npz", "p.npz"), ("tensordict", "t"))
-"""What is written of each dataset: the format, and its name in the folder."""
+def whole(batch: Any) -> Any:
+    """The collate function of data that come as whole batches."""
+    batch["image"] = batch["image"].float()
+    return batch
 
 
 class Form(NamedTuple):
@@ -102,7 +85,7 @@ class Form(NamedTuple):
 
     theirs: Any
     ours: Any
-    collate: Callable[[Any], Any] | None
+    collate: Callable[[Any], Any] | None = None
 
     @property
     def own_collate(self) -> Callable[[Any], Any] | None:
@@ -112,44 +95,33 @@ class Form(NamedTuple):
 
 def write_forms(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
     """Writes what `read_forms` reads."""
-    schema = Schema((Field("image", "fixed", pixels.dtype, pixels.shape[1:]), Field("label", "fixed", labels.dtype)))
-    block = Block(schema, {"image": pixels, "label": labels})
-    for form, name in STORED:
-        writer = open_writer(str(folder / name), schema, form)
-        writer.append(block)
-        writer.seal()
+    for form, name in (("memmap", "m"), ("npz", "p.npz"), ("tensordict", "t")):
+        write(folder, name, form, {"image": pixels, "label": labels})
 
 
 def read_forms(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> dict[str, Form]:
     """Returns all forms of a dataset that was written into this folder."""
-    paths = {form: str(folder / name) for form, name in STORED}
+
+    def stored(name: str) -> Any:
+        return headrace.open(str(folder / name)).astype(image=torch.float32)
+
     raw = Raw(pixels, labels)
     in_memory = TensorDict({"image": torch.from_numpy(pixels), "label": torch.from_numpy(labels)}, [len(labels)])
-    mapped = {name: np.load(f"{paths['memmap']}/{name}.npy", mmap_mode="r") for name in ("image", "label")}
+    mapped = (np.load(folder / "m" / f"{name}.npy", mmap_mode="r") for name in ("image", "label"))
     return {
-        "raw": Form(raw, raw, None),
-        "preload": Form(Arrays(pixels, labels), headrace.open(paths["npz"]).astype(image=torch.float32), None),
-        "tensorclass": Form(Batches(in_memory), Batches(in_memory), same),
-        "tensorclass, memmap": Form(
-            Batches(TensorDict.load_memmap(paths["tensordict"])),
-            headrace.open(paths["tensordict"]).astype(image=torch.float32),
-            same,
-        ),
-        "numpy, memmap": Form(
-            Arrays(mapped["image"], mapped["label"]), headrace.open(paths["memmap"]).astype(image=torch.float32), None
-        ),
+        "raw": Form(raw, raw),
+        "preload": Form(Arrays(pixels, labels), stored("p.npz")),
+        "tensorclass": Form(Batches(in_memory), Batches(in_memory), whole),
+        "tensorclass, memmap": Form(Batches(TensorDict.load_memmap(folder / "t")), stored("t"), whole),
+        "numpy, memmap": Form(Arrays(*mapped), stored("m")),
     }
 
 
-def loaders(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], Callable[[], Any]]:
-    """Writes all forms; returns what makes a loader of each, by (form, whose)."""
-    write_forms(folder, pixels, labels)
-    made: dict[tuple[str, str], Callable[[], Any]] = {}
-    for form, read in read_forms(folder, pixels, labels).items():
-        theirs, ours, collate, own = *read, read.own_collate
-        made[form, "torch"] = lambda d=theirs, c=collate: DataLoader(d, BATCH, shuffle=True, collate_fn=c)
-        made[form, "headrace"] = lambda d=ours, c=own: headrace.DataLoader(d, BATCH, shuffle=True, collate_fn=c)
-    return made
+def loader_of(form: Form, whose: str) -> Any:
+    """Returns a loader of a form."""
+    if whose == OURS:
+        return headrace.DataLoader(form.ours, BATCH, shuffle=True, collate_fn=form.own_collate)
+    return DataLoader(form.theirs, BATCH, shuffle=True, collate_fn=form.collate)
 
 
 def generated(share: float) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -162,15 +134,21 @@ def generated(share: float) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     }
 
 
-def checksum(loader: Any) -> tuple[int, float, int]:
-    """Returns sums over an epoch that do not depend on the order."""
-    count, total, weighted = 0, 0.0, 0
+def checksum(images: torch.Tensor, labels: torch.Tensor) -> int:
+    """Returns a sum over samples in which an image counts by its label."""
+    sums = images.double().flatten(1).sum(1).long()
+    return int((sums * (labels.long() + 1)).sum())
+
+
+def compare(loader: Any, pixels: np.ndarray, labels: np.ndarray, what: str) -> None:
+    """Ends the program unless an epoch has the samples of the dataset."""
+    expected = len(labels), checksum(torch.from_numpy(pixels), torch.from_numpy(labels))
+    count = total = 0
     for batch in loader:
         count += len(batch["label"])
-        sums = batch["image"].double().flatten(1).sum(1)
-        total += round(float(sums.sum()), 3)
-        weighted += int((sums.long() * (batch["label"].long() + 1)).sum())
-    return count, round(total, 1), weighted
+        total += checksum(batch["image"], batch["label"])
+    if (count, total) != expected:
+        fail(f"{what} delivers something else: {count, total} instead of {expected}")
 
 
 class Model(nn.Module):
@@ -184,121 +162,63 @@ class Model(nn.Module):
             nn.Conv2d(channels, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 5, stride=2), nn.ReLU(), nn.Flatten(),
             nn.LazyLinear(10),
         )  # fmt: skip
+        self(torch.zeros(1, *shape))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.layers(images.view(-1, *self.shape))
 
 
-def traverse(loader: Any, epochs: int, shape: tuple[int, ...]) -> float:
-    begun = time.perf_counter()
-    for _ in range(epochs):
-        for _ in loader:
-            pass
-    return time.perf_counter() - begun
-
-
-def train(loader: Any, epochs: int, shape: tuple[int, ...]) -> float:
-    torch.manual_seed(0)
-    model = Model(shape)
-    model(torch.zeros(1, *shape))
+def train(loader: Any, model: nn.Module) -> None:
+    """Trains for an epoch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    begun = time.perf_counter()
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"].long())
+        loss.backward()
+        optimizer.step()
+
+
+def seconds_of(form: Form, whose: str, epochs: int, train_on: tuple[int, ...] | None) -> float:
+    """Returns the seconds of some epochs, traversed, or with a network that trains on images of this shape."""
+    loader = loader_of(form, whose)
+    torch.manual_seed(0)
+    model = Model(train_on) if train_on is not None else None
+    began = time.perf_counter()
     for _ in range(epochs):
-        for batch in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"].long())
-            loss.backward()
-            optimizer.step()
-    return time.perf_counter() - begun
+        if model is not None:
+            train(loader, model)
+        else:
+            for _ in loader:
+                pass
+    return time.perf_counter() - began
 
 
-def measure(made: dict[Any, Any], given: argparse.Namespace, shape: tuple[int, ...]) -> dict[Any, list[float]]:
-    expected = checksum(made["preload", "torch"]())
-    for key, make in made.items():
-        if (found := checksum(make())) != expected:
-            raise SystemExit(f"{key} delivers something else: {found} instead of {expected}")
-    seconds: dict[Any, list[float]] = {}
-    for what, run in (("traversed", traverse), ("trained", train)):
-        for _ in range(given.repeats):
-            for form in FORMS:
-                for whose in ("torch", "headrace"):
-                    took = run(made[form, whose](), given.epochs, shape)
-                    seconds.setdefault((what, form, whose), []).append(took)
-    return seconds
+def forms(epochs: int = 2, rounds: int = 5, share: float = 1.0) -> list[Table]:
+    """Which form of data in memory or on disk loads fastest: five forms x two datasets, traversed and trained on.
 
-
-def text(values: list[float]) -> str:
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.2f} ({spread:.2f})"
-
-
-def tables_of(name: str, seconds: dict[Any, list[float]], epochs: int) -> list[results.Table]:
-    made = []
-    for what in ("traversed", "trained"):
-        rows = [results.Row(form, {key: seconds[what, form, key] for key in ("torch", "headrace")}) for form in FORMS]
-        title = f"{name}, {what}, {epochs} epoch{'' if epochs == 1 else 's'}"
-        made.append(results.Table(title, "seconds", rows, CHECKED, better="less"))
-    return made
-
-
-def print_table(name: str, table: results.Table) -> None:
-    what = "traversed" if "traversed" in table.title else "trained"
-    print(f"\n{name}, {what}: seconds, mean (std)\n")
-    print("| form | torch | headrace | ratio |\n| --- | --- | --- | --- |")
-    for row in table.rows:
-        theirs, ours = row.figures["torch"], row.figures["headrace"]
-        ratio = statistics.mean(theirs) / statistics.mean(ours)
-        print(f"| {row.title} | {text(theirs)} | {text(ours)} | {ratio:.2f} |")
-
-
-def plot(path: Path, found: dict[str, dict[Any, list[float]]]) -> None:
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "headrace"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, len(found), figsize=(11, 7), layout="constrained")
-    for column, (name, seconds) in enumerate(found.items()):
-        for row, what in enumerate(("traversed", "trained")):
-            axis = axes[row][column]
-            for place, whose in enumerate(("torch", "headrace")):
-                values = [seconds[what, form, whose] for form in FORMS]
-                axis.barh(
-                    [number + 0.4 * place for number in range(len(FORMS))],
-                    [statistics.mean(one) for one in values], 0.38,
-                    xerr=[statistics.pstdev(one) for one in values], label=whose, color=("#b0b7c3", "#1f7a8c")[place],
-                )  # fmt: skip
-            axis.set_yticks([number + 0.2 for number in range(len(FORMS))], FORMS)
-            axis.invert_yaxis()
-            axis.set_title(f"{name}, {what}")
-            axis.set_xlabel("seconds")
-    axes[0][0].legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--share", type=float, default=1.0, help="of the data, to try it with less")
-    results.option(parser)
-    parser.add_argument("--plot", type=Path, help="where to draw the table; needs matplotlib")
-    given = parser.parse_args()
-    found: dict[str, dict[Any, list[float]]] = {}
+    Forms: `raw` decodes each sample at each access; `preload` holds all samples decoded in memory; `tensorclass` is a
+    TensorDict in memory, `tensorclass, memmap` one that is mapped; `numpy, memmap` a folder of .npy files. Each is
+    loaded by torch's DataLoader as people write it for that form and by headrace, in turn, in one process, shuffled, in
+    batches of 64, without workers. Data: 60,000 x 28 x 28 uint8 (the shape of FashionMNIST, generated) and 10,000 x 3 x
+    32 x 32 float32 from an .npz. What is delivered is compared by checksums before anything is measured. share: of the
+    data.
+    """
     tables = []
-    for name, (pixels, labels) in generated(given.share).items():
+    for name, (pixels, labels) in generated(share).items():
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = measure(loaders(Path(folder), pixels, labels), given, pixels.shape[1:])
-        tables += tables_of(name, found[name], given.epochs)
-        for table in tables[-2:]:
-            print_table(name, table)
-    results.write(given.json, tables, ["tensordict", "pillow"])
-    if given.plot is not None:
-        plot(given.plot, found)
-        print(f"\ndrawn: {given.plot}")
-
-
-if __name__ == "__main__":
-    main()
+            write_forms(Path(folder), pixels, labels)
+            made = read_forms(Path(folder), pixels, labels)
+            for key, form in made.items():
+                for whose in ("torch", OURS):
+                    compare(loader_of(form, whose), pixels, labels, f"{key}, {whose}")
+            for what, shape in (("traversed", None), ("trained", pixels.shape[1:])):
+                rows = []
+                for key, form in made.items():
+                    calls = {
+                        whose: functools.partial(seconds_of, form, whose, epochs, shape) for whose in ("torch", OURS)
+                    }
+                    rows.append(Row(key, in_turn(calls, rounds, untimed=0)))
+                title = f"{name}, {what}, {epochs} epoch{'' if epochs == 1 else 's'}"
+                checked = "What is delivered was compared by checksums over whole epochs before anything was measured."
+                tables.append(Table(title, "seconds", rows, checked, better="less"))
+    return tables

@@ -1,31 +1,14 @@
-"""JPEGs to random crops of 224 x 224, 2 workers: torch with three decoders, WebDataset, a bare loop, and headrace.
-
-    python benchmarks/images.py --images 20000
-    python benchmarks/images.py --images 2000 --rounds 3
-    python benchmarks/images.py --normalize --images 2000
-    python benchmarks/images.py --one-core
-    python benchmarks/images.py --json FILE
-
-All make uint8 [64, 3, 224, 224] from the same generated JPEGs of about 500 x 375, in shuffled order (WebDataset: in
-order), in turns; workers are kept, and the first epoch of each is not counted. The bare loop is two processes that
-decode, crop and resize into memory that they use again, without a loader. Crops are drawn alike. The pixels of the
-same crops are compared with Pillow's.
-
-`--normalize` has all of them make float32 of the batches, by `Normalize` or by torch's operations in the loop; the bare
-loop does it in its processes, in memory that it uses again. `--one-core` takes the pipelines by themselves, on images
-of two sizes.
-"""
+"""JPEGs to random crops of 224 x 224: by two workers of several loaders, and by pipelines on one core."""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import functools
 import io
 import multiprocessing
 import statistics
 import tarfile
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,22 +18,26 @@ import numpy as np
 import simplejpeg
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
 import headrace
-import results
+from benchmarks.harness.machine import peer
+from benchmarks.harness.table import OURS, Row, Table
+from benchmarks.harness.turns import Loop, fail, rates_in_turn
 from headrace.transforms import EvalImages, Normalize, TrainImages
 from headrace.transforms.drawing import draw_crop
-from rates import all_in_turn
 
 SIZE, BATCH, WORKERS = 224, 64, 2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 SCALED, OFFSET = Normalize()._constants(torch.device("cpu"))
-CHECKED = "Every epoch's images were counted; crops of 64 images were compared with Pillow's."
+PILLOW = "torch, Pillow"
 
 
 def write_photos(root: Path, count: int, times: int = 1) -> list[str]:
-    """Writes photographs of soft shapes and noise, about 500 x 375, 80 KB each, or `times` as long and high; returns
-    their paths."""
+    """Writes photographs of soft shapes and noise, about 500 x 375, 80 KB each, or `times` as long and high.
+
+    Returns their paths.
+    """
     rng = np.random.default_rng(0)
     paths = []
     for number in range(count):
@@ -96,7 +83,7 @@ def planes(view: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(view.transpose(2, 0, 1)))
 
 
-class Photos(torch.utils.data.Dataset[torch.Tensor]):
+class Photos(Dataset[torch.Tensor]):
     """Paths, and what makes a crop of the bytes."""
 
     def __init__(self, paths: list[str], make: Callable[[bytes, np.random.Generator], Any]) -> None:
@@ -132,7 +119,8 @@ def bare_part(paths: list[str], begin: Any, end: Any, normalize: bool) -> None:
         end.send(True)
 
 
-def bare(paths: list[str], normalize: bool) -> Iterator[Callable[[], None]]:
+@contextlib.contextmanager
+def bare_processes(paths: list[str], normalize: bool) -> Iterator[Loop]:
     """Yields what runs an epoch of two processes without a loader."""
     context, parts = multiprocessing.get_context("fork"), []
     for worker in range(WORKERS):
@@ -153,76 +141,74 @@ def bare(paths: list[str], normalize: bool) -> Iterator[Callable[[], None]]:
         process.join()
 
 
-def epoch_of(
-    loader: Any, count: int, normalize: Callable[[torch.Tensor], torch.Tensor] | None = None
-) -> Callable[[], None]:
-    """Returns what runs an epoch of a loader and counts its images, normalized or not."""
-
-    def epoch() -> None:
-        seen = 0
-        for batch in loader:
-            images = batch[0] if isinstance(batch, (list, tuple)) else batch
-            if images.dtype != torch.uint8 or images.shape[1:] != (3, SIZE, SIZE):
-                raise SystemExit(f"a batch of {images.dtype} {list(images.shape)}")
-            if normalize is not None:
-                images = normalize(images)
-            seen += len(images)
-        if seen != count:
-            raise SystemExit(f"{seen} images instead of {count}")
-
-    return epoch
+def run_epoch(loader: Any, count: int, normalize: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+    """Runs an epoch of a loader and counts its images, normalized or not."""
+    seen = 0
+    for batch in loader:
+        images = batch[0] if isinstance(batch, (list, tuple)) else batch
+        if images.dtype != torch.uint8 or images.shape[1:] != (3, SIZE, SIZE):
+            fail(f"a batch of {images.dtype} {list(images.shape)}")
+        if normalize is not None:
+            images = normalize(images)
+        seen += len(images)
+    if seen != count:
+        fail(f"{seen} images instead of {count}")
 
 
-def contestants(root: Path, paths: list[str], normalize: bool) -> dict[str, Callable[[], None]]:
-    """Returns what runs an epoch of each."""
+def loaders_of(root: Path, paths: list[str]) -> dict[str, Any]:
+    """Returns the loaders that are compared."""
     words: dict[str, Any] = {"batch_size": BATCH, "num_workers": WORKERS, "persistent_workers": True}
-    tars = [str(root / f"photos-{part}.tar") for part in range(WORKERS)]
-    for part, tar in enumerate(tars):
-        with tarfile.open(tar, "w") as file:
-            for path in paths[part::WORKERS]:
-                file.add(path, Path(path).name)
-    torch_loader = torch.utils.data.DataLoader
     ours = headrace.ImageFolder(root / "photos").map(TrainImages(SIZE), on=0)
-    loaders = {
-        "headrace": headrace.DataLoader(ours, shuffle=True, seed=0, **words),
-        "torch, Pillow": torch_loader(Photos(paths, by_pillow), shuffle=True, **words),
-        "torch, OpenCV": torch_loader(Photos(paths, by_opencv), shuffle=True, **words),
-        "torch, simplejpeg": torch_loader(Photos(paths, by_simplejpeg), shuffle=True, **words),
+    loaders: dict[str, Any] = {
+        OURS: headrace.DataLoader(ours, shuffle=True, seed=0, **words),
+        PILLOW: DataLoader(Photos(paths, by_pillow), shuffle=True, **words),
+        "torch, OpenCV": DataLoader(Photos(paths, by_opencv), shuffle=True, **words),
+        "torch, simplejpeg": DataLoader(Photos(paths, by_simplejpeg), shuffle=True, **words),
     }
-    if webdataset := results.peer("webdataset"):
+    if webdataset := peer("webdataset"):
+        tars = [str(root / f"photos-{part}.tar") for part in range(WORKERS)]
+        for part, tar in enumerate(tars):
+            with tarfile.open(tar, "w") as file:
+                for path in paths[part::WORKERS]:
+                    file.add(path, Path(path).name)
         web = webdataset.WebDataset(tars, shardshuffle=False).map(tar_sample)
-        loaders["WebDataset, simplejpeg"] = torch_loader(web, **words)
-    if not normalize:
-        return {name: epoch_of(loader, len(paths)) for name, loader in loaders.items()}
-    del loaders["torch, Pillow"], loaders["torch, OpenCV"]
-    runs = {name: epoch_of(loader, len(paths), in_three_passes) for name, loader in loaders.items()}
-    runs["headrace, three passes"] = runs["headrace"]
-    runs["headrace"] = epoch_of(loaders["headrace"], len(paths), Normalize())
-    return runs
+        loaders["WebDataset, simplejpeg"] = DataLoader(web, **words)
+    return loaders
 
 
-def one_core(root: Path, rounds: int) -> None:
-    """Prints what pipelines make of images that are in memory already, on one core."""
-    pipelines = {
-        "Pillow": lambda data: planes(by_pillow(data, headrace.rng())),
-        "TrainImages": TrainImages(SIZE),
-        "jitter without hue": TrainImages(SIZE, jitter=(0.4, 0.4, 0.4)),
-        "jitter": TrainImages(SIZE, jitter=(0.4, 0.4, 0.4, 0.1)),
-        "EvalImages": EvalImages(SIZE),
-    }
-    for times, count in ((1, 300), (3, 60)):
-        images = [Path(path).read_bytes() for path in write_photos(root / str(times), count, times)]
-        loops = {name: functools.partial(for_each, make, images) for name, make in pipelines.items()}
-        print(f"about {500 * times} x {375 * times}, {sum(map(len, images)) / count / 1000:,.0f} KB each")
-        for name, measured in all_in_turn(loops, count, rounds).items():
-            spread = f"{min(measured):,.0f} - {max(measured):,.0f}"
-            print(f"  {name:<20} {statistics.median(measured):6,.0f} images/s ({spread})", flush=True)
+def images(images: int = 20_000, rounds: int = 3, normalize: bool = False) -> list[Table]:
+    """JPEGs to random crops of 224 x 224, 2 workers: torch with three decoders, WebDataset, a bare loop, and headrace.
 
+    All make uint8 [64, 3, 224, 224] from the same generated JPEGs of about 500 x 375, in shuffled order (WebDataset: in
+    order), in turns; workers are kept, and the first epoch of each is not counted. The bare loop is two processes that
+    decode, crop and resize into memory that they use again, without a loader. Crops are drawn alike. Every epoch's
+    images are counted, and the pixels of the same crops compared with Pillow's.
 
-def for_each(make: Callable[[bytes], Any], images: list[bytes]) -> None:
-    """Makes a crop of each."""
-    for data in images:
-        make(data)
+    normalize: has all of them make float32 of the batches, by `Normalize` or by torch's operations in the loop; the
+    bare loop does it in its processes, in memory that it uses again.
+    """
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = write_photos(Path(folder), images)
+        epoch = functools.partial(functools.partial, run_epoch)
+        loaders = loaders_of(Path(folder), paths)
+        loops: dict[str, Loop] = {name: epoch(loader, images) for name, loader in loaders.items()}
+        if normalize:
+            del loops[PILLOW], loops["torch, OpenCV"]
+            loops = {name: epoch(loaders[name], images, in_three_passes) for name in loops}
+            loops["headrace, three passes"] = loops[OURS]
+            loops[OURS] = epoch(loaders[OURS], images, Normalize())
+        with bare_processes(paths, normalize) as loop:
+            loops["bare loop, 2 processes"] = loop
+            row = Row("", rates_in_turn(loops, images, rounds))
+        mean, worst = difference(paths)
+    title = f"{images:,} JPEGs of about 500 x 375 to crops of {SIZE} x {SIZE}, {WORKERS} kept workers"
+    checked = "Every epoch's images were counted; crops of 64 images were compared with Pillow's."
+    note = f"Mean difference from Pillow's pixels, of 255: {mean:.2f}, at most {worst:.2f} for an image."
+    if normalize:
+        return [Table(f"{title}, to float32", "images/s", [row], checked, base="torch, simplejpeg", notes=[note])]
+    return [Table(title, "images/s", [row], checked, base=PILLOW, notes=[note])]
 
 
 def difference(paths: list[str]) -> tuple[float, float]:
@@ -235,52 +221,37 @@ def difference(paths: list[str]) -> tuple[float, float]:
         edges = (box.left, box.top, box.left + box.width, box.top + box.height)
         theirs = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, edges), np.int16)
         means.append(float(np.abs(make(path).transpose(1, 2, 0) - theirs).mean()))
+    if max(means) > 1:
+        fail("the pixels differ from Pillow's")
     return statistics.mean(means), max(means)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--normalize", action="store_true", help="to float32, by mean and standard deviation")
-    parser.add_argument("--one-core", action="store_true", help="only the pipelines, without loaders")
-    results.option(parser)
-    given = parser.parse_args()
-    if given.one_core and given.json:
-        parser.error("--json is for what loaders do; --one-core is without")
+def one_core(images: int = 300, rounds: int = 7) -> list[Table]:
+    """Pipelines by themselves, on one core, on images of two sizes that are in memory: of the larger, a fifth as many.
+
+    Each crop's shape is checked.
+    """
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", ".*", UserWarning)
-    with tempfile.TemporaryDirectory() as folder:
-        if given.one_core:
-            one_core(Path(folder), given.rounds)
-        else:
-            tables = [with_loaders(Path(folder), given.images, given.rounds, given.normalize)]
-            results.write(given.json, tables, ["webdataset", "pillow", "simplejpeg", "opencv-python-headless"])
+    pipelines: dict[str, Callable[[bytes], Any]] = {
+        "Pillow": lambda data: planes(by_pillow(data, headrace.rng())),
+        OURS: TrainImages(SIZE),
+        "headrace, jitter without hue": TrainImages(SIZE, jitter=(0.4, 0.4, 0.4)),
+        "headrace, jitter": TrainImages(SIZE, jitter=(0.4, 0.4, 0.4, 0.1)),
+        "headrace, EvalImages": EvalImages(SIZE),
+    }
+    rows = []
+    for times, count in ((1, images), (3, images // 5)):
+        with tempfile.TemporaryDirectory() as folder:
+            photos = [Path(path).read_bytes() for path in write_photos(Path(folder), count, times)]
+        loops = {name: functools.partial(make_all, make, photos) for name, make in pipelines.items()}
+        size = sum(map(len, photos)) / count / 1000
+        rows.append(Row(f"{500 * times} x {375 * times}, {size:,.0f} KB", rates_in_turn(loops, count, rounds)))
+    return [Table("crops of one core", "images/s", rows, "Each crop's shape was checked.", base="Pillow")]
 
 
-def with_loaders(root: Path, count: int, rounds: int, normalize: bool) -> results.Table:
-    """Prints and returns what all loaders make of the same files, and how far pixels are from Pillow's."""
-    paths = write_photos(root, count)
-    runs = contestants(root, paths, normalize)
-    alone = bare(paths, normalize)
-    runs["bare loop, 2 processes"] = next(alone)
-    rates = all_in_turn(runs, len(paths), rounds)
-    next(alone, None)
-    ours = statistics.median(rates["headrace"])
-    for name, measured in rates.items():
-        spread = f"{min(measured):,.0f} - {max(measured):,.0f}"
-        median = statistics.median(measured)
-        print(f"{name:<24} {median:8,.0f} images/s ({spread}), headrace {ours / median:.2f}x of it", flush=True)
-    mean, worst = difference(paths)
-    note = f"Mean difference from Pillow's pixels, of 255: {mean:.2f}, at most {worst:.2f} for an image."
-    print(note)
-    title = f"{count:,} JPEGs of about 500 x 375 to crops of {SIZE} x {SIZE}, {WORKERS} kept workers"
-    row = results.Row("", rates)
-    if normalize:
-        return results.Table(title + ", to float32", "images/s", [row], CHECKED, base="torch, simplejpeg", notes=[note])
-    return results.Table(title, "images/s", [row], CHECKED, base="torch, Pillow", notes=[note])
-
-
-if __name__ == "__main__":
-    main()
+def make_all(make: Callable[[bytes], Any], photos: list[bytes]) -> None:
+    """Makes a crop of each."""
+    for data in photos:
+        if make(data).shape != (3, SIZE, SIZE):
+            fail("a crop has another shape")

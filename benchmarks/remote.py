@@ -1,79 +1,33 @@
-"""Data in a bucket of this machine's nginx, without latency: headrace, a bare loop of obstore, and peers, in turn.
-
-    python benchmarks/remote.py [--samples 1000] [--rounds 5] [--json FILE]
-
-1,000 samples of 100 KB, shuffled: as objects of their own, in tar shards, and in Parquet. The bare loop asks for one
-sample after the other, of Parquet for one row group after the other. In a first round, which is not measured, every
-byte of every contender is compared with its source.
-
-    pip install s3torchconnector s3fs webdataset      # the peers; those that are not installed are left out
-"""
+"""Data in a bucket of this machine's nginx, without latency: headrace, bare loops of obstore, and peers, in turn."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+import tarfile
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import bucket as buckets
-from bucket import SAMPLE, Bucket
-from rates import all_in_turn
-from results import OURS, Row, Table, option, show, write
+import pyarrow.parquet as pq
 
-Batches = Iterator[Sequence[Any]]
-Start = Callable[[], Batches]
+from benchmarks import peers
+from benchmarks.buckets import BUCKET, ROWS, SAMPLE, Bucket, loader_of, samples_of, serving
+from benchmarks.harness.table import OURS, Row, Table
+from benchmarks.harness.turns import Loop, fail, rates_in_turn
+
+Start = Callable[[], Iterable[Sequence[Any]]]
 """Makes a loader anew and reads an epoch."""
 
-CHECKED = "Before the rounds, every byte of each contender's samples was compared with its source."
-PEERS = {
-    "objects": ("s3torchconnector", "s3fs"),
-    "tar": ("webdataset",),
-    "parquet": (),
+FORMS = {
+    "objects": ("one object a sample", ("s3torchconnector", "s3fs")),
+    "tar": ("tar shards", ("webdataset",)),
+    "parquet": ("Parquet", ()),
 }
-TITLES = {"objects": "one object a sample", "tar": "tar shards", "parquet": "Parquet"}
-WORKERS = (0, 2)
+"""By form: the title of its row, and the peers that read it."""
+
 BARE = "obstore, bare"
-
-
-def bare(bucket: Bucket, form: str) -> Batches:
-    """Reads with obstore alone: the ranges that hold the samples, one after the other."""
-    import obstore
-
-    store = buckets.obstore_store(bucket.url)
-    ranges = ranges_of(bucket, form)
-
-    random.shuffle(ranges)
-    for key, start, length in ranges:
-        got = obstore.get_range(store, key, start=start, length=length)
-        if form == "parquet":
-            # A row group, whose rows are not told apart.
-            yield [got] * buckets.ROWS
-        else:
-            yield [got]
-
-
-def bare_decoded(bucket: Bucket) -> Batches:
-    """Reads Parquet with obstore and pyarrow alone, one row group after the other, each of them decoded."""
-    import pyarrow.parquet as pq
-    from obstore.fsspec import FsspecStore
-
-    config = {
-        "endpoint": bucket.url,
-        "region": "us-east-1",
-        "skip_signature": True,
-        "virtual_hosted_style_request": False,
-    }
-    files = FsspecStore("s3", config=config, client_options={"allow_http": True})
-    groups = []
-    for key in bucket.tables:
-        file = pq.ParquetFile(files.open(f"{buckets.BUCKET}/{key}"), pre_buffer=True)
-        groups += [(file, number) for number in range(file.metadata.num_row_groups)]
-    random.shuffle(groups)
-    for file, number in groups:
-        yield file.read_row_group(number)["bin"]
+STORE: dict[str, Any] = {"region": "us-east-1", "skip_signature": True, "virtual_hosted_style_request": False}
+CLIENT = {"allow_http": True}
 
 
 def ranges_of(bucket: Bucket, form: str) -> list[tuple[str, int, int]]:
@@ -82,17 +36,10 @@ def ranges_of(bucket: Bucket, form: str) -> list[tuple[str, int, int]]:
         return [(key, 0, SAMPLE) for key in bucket.names]
 
     found = []
-    if form == "tar":
-        import tarfile
-
-        for key in bucket.shards:
-            with tarfile.open(bucket.folder / key) as file:
-                found += [(key, member.offset_data, member.size) for member in file]
-        return found
-
-    import pyarrow.parquet as pq
-
-    for key in bucket.tables:
+    for key in bucket.shards if form == "tar" else ():
+        with tarfile.open(bucket.folder / key) as file:
+            found += [(key, member.offset_data, member.size) for member in file]
+    for key in bucket.tables if form == "parquet" else ():
         metadata = pq.read_metadata(bucket.folder / key)
         for number in range(metadata.num_row_groups):
             column = metadata.row_group(number).column(0)
@@ -100,86 +47,94 @@ def ranges_of(bucket: Bucket, form: str) -> list[tuple[str, int, int]]:
     return found
 
 
-def contenders_of(bucket: Bucket, form: str) -> tuple[dict[str, Start], dict[str, str]]:
-    """Returns the contenders, and why others are missing."""
-    dataset = bucket.open(form, options=bucket.options)
-    found: dict[str, Start] = {BARE: functools.partial(bare, bucket, form)}
-    missing = {}
-    if form == "parquet":
-        found["obstore and pyarrow, bare"] = functools.partial(bare_decoded, bucket)
-    for workers in WORKERS:
-        found[named(OURS, workers)] = functools.partial(ours, bucket, form, dataset, workers)
-    for name in PEERS[form]:
-        for workers in WORKERS:
-            if why := buckets.missing(name):
-                missing[named(name, workers)] = why
-                continue
-            peer = getattr(buckets, name)
-            found[named(name, workers)] = functools.partial(theirs, peer, bucket, workers)
-    return found, missing
+def bare(bucket: Bucket, form: str) -> Iterable[Sequence[Any]]:
+    """Reads with obstore alone: the ranges that hold the samples, one after the other."""
+    import obstore
+    from obstore.store import S3Store
+
+    store = S3Store(BUCKET, endpoint=bucket.url, client_options=CLIENT, **STORE)
+    ranges = ranges_of(bucket, form)
+    random.shuffle(ranges)
+    for key, start, length in ranges:
+        got = obstore.get_range(store, key, start=start, length=length)
+        yield [got] * (ROWS if form == "parquet" else 1)  # the rows of a row group are not told apart
 
 
-def ours(bucket: Bucket, form: str, dataset: Any, workers: int) -> Batches:
+def bare_decoded(bucket: Bucket) -> Iterable[Sequence[Any]]:
+    """Reads Parquet with obstore and pyarrow alone, one row group after the other, each of them decoded."""
+    from obstore.fsspec import FsspecStore
+
+    files = FsspecStore("s3", config={"endpoint": bucket.url, **STORE}, client_options=CLIENT)
+    groups = []
+    for key in bucket.tables:
+        file = pq.ParquetFile(files.open(f"{BUCKET}/{key}"), pre_buffer=True)
+        groups += [(file, number) for number in range(file.metadata.num_row_groups)]
+    random.shuffle(groups)
+    for file, number in groups:
+        yield file.read_row_group(number)["bin"]
+
+
+def ours(bucket: Bucket, form: str, dataset: Any, workers: int) -> Iterable[Sequence[Any]]:
     """Yields the batches of headrace's loader, and sees that it fetched everything meanwhile."""
     if form == "parquet":
         # Its readers keep row groups: those of another round would come from memory.
-        dataset = bucket.open(form, options=bucket.options)
-    loader = buckets.loader(dataset, workers)
-    for batch in loader:
-        yield next(iter(batch.values()))
+        dataset = bucket.open(form)
+    loader = loader_of(dataset, workers)
+    yield from samples_of(loader)
 
     reads = loader.stats.remote
-    if reads.first_bytes + reads.again_bytes < len(bucket.data) * SAMPLE:
-        raise SystemExit(f"{reads.bytes:,} bytes were fetched: some came from elsewhere")
+    if reads.first_bytes + reads.again_bytes < bucket.samples * SAMPLE:
+        fail(f"{reads.bytes:,} bytes were fetched: some came from elsewhere")
 
 
-def theirs(peer: buckets.Peer, bucket: Bucket, workers: int) -> Batches:
-    """Yields the batches of a peer."""
-    yield from peer(bucket, workers)
-
-
-def named(name: str, workers: int) -> str:
-    if workers:
-        return f"{name}, {workers} workers"
-    return name
+def contenders_of(bucket: Bucket, form: str) -> tuple[dict[str, Start], dict[str, str]]:
+    """Returns the contenders, and why others are missing."""
+    dataset = bucket.open(form)
+    found: dict[str, Start] = {BARE: functools.partial(bare, bucket, form)}
+    if form == "parquet":
+        found["obstore and pyarrow, bare"] = functools.partial(bare_decoded, bucket)
+    missing = {}
+    for name in (OURS, *FORMS[form][1]):
+        for workers in (0, 2):
+            title = f"{name}, {workers} workers" if workers else name
+            if name == OURS:
+                found[title] = functools.partial(ours, bucket, form, dataset, workers)
+            elif why := peers.missing(name):
+                missing[title] = why
+            else:
+                found[title] = functools.partial(peers.PEERS[name], bucket, workers)
+    return found, missing
 
 
 def measure(bucket: Bucket, form: str, rounds: int) -> Row:
     """Compares the contenders' samples, then takes their rates in turn."""
     contenders, missing = contenders_of(bucket, form)
+    loops: dict[str, Loop] = {}
     for name, start in contenders.items():
         # What the bare loops bring of Parquet is no sample yet.
         if not (name.endswith("bare") and form == "parquet"):
             bucket.check(start())
 
-    def counted(start: Start) -> Callable[[], None]:
-        def run() -> None:
-            count = sum(len(batch) for batch in start())
-            if count != len(bucket.data):
-                raise SystemExit(f"{count} of {len(bucket.data)} samples came")
+        def count(start: Start = start) -> None:
+            if (number := sum(len(batch) for batch in start())) != bucket.samples:
+                fail(f"{number} of {bucket.samples} samples came")
 
-        return run
-
-    loops = {name: counted(start) for name, start in contenders.items()}
-    return Row(TITLES[form], all_in_turn(loops, len(bucket.data), rounds), missing)
+        loops[name] = count
+    return Row(FORMS[form][0], rates_in_turn(loops, bucket.samples, rounds), missing)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--forms", nargs="+", default=list(TITLES), choices=list(TITLES))
-    parser.add_argument("--folder", type=Path, help="where the objects are made; otherwise a temporary folder")
-    option(parser)
-    given = parser.parse_args()
-    with buckets.serving(given.samples, given.folder) as bucket:
-        buckets.set_environment(bucket.url)
-        rows = [measure(bucket, form, given.rounds) for form in given.forms]
-    title = f"{given.samples:,} samples of 100 KB from nginx on the same machine, shuffled"
-    table = Table(title, "samples/s", rows, CHECKED, base=BARE)
-    show(table)
-    write(given.json, [table], peers=["obstore", "s3torchconnector", "s3fs", "webdataset"])
+def bucket(samples: int = 1000, rounds: int = 5, forms: tuple[str, ...] = tuple(FORMS)) -> list[Table]:
+    """Data in a bucket of this machine's nginx, without latency: headrace, bare loops of obstore, and peers, in turn.
 
+    Samples of 100 KB, shuffled: as objects of their own, in tar shards, and in Parquet. The bare loop asks for one
+    sample after the other, of Parquet for one row group after the other. In a first round, which is not measured, every
+    byte of every contender is compared with its source. Peers that are not installed are left out:
 
-if __name__ == "__main__":
-    main()
+    pip install s3torchconnector s3fs webdataset
+    """
+    with serving(samples) as served:
+        peers.set_environment(served.url)
+        rows = [measure(served, form, rounds) for form in forms]
+    title = f"{samples:,} samples of 100 KB from nginx on the same machine, shuffled"
+    checked = "Before the rounds, every byte of each contender's samples was compared with its source."
+    return [Table(title, "samples/s", rows, checked, base=BARE)]

@@ -1,46 +1,32 @@
-"""A bucket behind a slow line: headrace and peers, each in its best setting, and how long a loop waits for them.
-
-    python benchmarks/remote_line.py [--round-trip 0.02] [--rate 1e9] [--samples 3000] [--rounds 3] [--json FILE]
-
-Samples of 100 KB, shuffled, from nginx behind `slow_line.py`, by default with 20 ms and 1 Gbit/s: 1,250 samples a
-second. Each run is a process of its own, whose clock begins before data and loader are opened; another one begins with
-the first batch. Trials find out the best number of workers of each contender: with which it is quickest, and with which
-a loop waits least. Then they read in turn, first as fast as they can, then with steps in the loop that take as long as
-0.9 of the line needs for a batch. Before, every byte is compared with its source.
-
-    pip install s3torchconnector litdata mosaicml-streaming webdataset      # the peers
-"""
+"""A bucket behind a slow line: headrace and peers, each in its best setting, and how long a loop waits for them."""
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
+import functools
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import bucket as buckets
-from bucket import BATCH, SAMPLE, Bucket
-from results import OURS, Row, Table, option, show, write
+from benchmarks import peers, slow_line
+from benchmarks.buckets import BATCH, SAMPLE, Bucket, loader_of, samples_of, serving
+from benchmarks.harness.table import OURS, Row, Table
+from benchmarks.harness.turns import apart, fail, in_turn
 
-CHECKED = "Before the rounds, every byte of each contender's samples was compared with its source."
 SHARE = 0.9
 """Of the line, which the loop with steps needs."""
 
-# The numbers of workers that are tried.
-SETTINGS = {
+WORKERS = {
     OURS: (0, 1, 2),
     "s3torchconnector": (8, 16),
     "litdata": (0, 2),
     "streaming": (0, 2),
     "webdataset": (0, 2),
 }
-MODULES = {OURS: "obstore"}
+"""The numbers of workers that are tried."""
+
+LINE = "the line"
 
 
 @dataclass(frozen=True)
@@ -52,41 +38,34 @@ class Seen:
     later: float
     """Samples a second behind the first batch."""
     waiting: float
-    """Share of the time behind the first batch in which the loop waited."""
+    """Percentage of the time behind the first batch in which the loop waited."""
     first: float
     """Seconds until the first batch."""
 
 
-def run(bucket: Bucket, name: str, workers: int, step: float, check: bool) -> Seen:
-    """Reads an epoch in a process of its own. Raises SystemExit if that fails."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(bucket, name, workers, step, check, theirs))
-    process.start()
-    theirs.close()
-    try:
-        seen: Seen = ours.recv()
-    except EOFError:
-        raise SystemExit(f"{name} with {workers} workers failed") from None
-    finally:
-        process.join()
-    return seen
+def batches_of(bucket: Bucket, name: str, workers: int) -> Iterable[Any]:
+    """Returns the batches of a contender: samples of uint8."""
+    peers.set_environment(bucket.url)
+    if name == OURS:
+        return samples_of(loader_of(bucket.open("objects"), workers))
+    return peers.PEERS[name](bucket, workers)
 
 
-def _run(bucket: Bucket, name: str, workers: int, step: float, check: bool, answer: Any) -> None:
-    buckets.set_environment(bucket.url)
-    begun = time.perf_counter()
+def check(bucket: Bucket, name: str, workers: int) -> bool:
+    """Compares an epoch."""
+    bucket.check(batches_of(bucket, name, workers))
+    return True
+
+
+def run(bucket: Bucket, name: str, workers: int, step: float) -> Seen:
+    """Reads an epoch. step: seconds that each step of the loop takes."""
+    began = time.perf_counter()
     batches = iter(batches_of(bucket, name, workers))
-    if check:
-        bucket.check(batches)
-        answer.send(Seen(0, 0, 0, 0))
-        return
-
     count = 0
     waited = 0.0
     first = len(next(batches))
     since = time.perf_counter()
-    before_first = since - begun
+    before_first = since - began
     # Up to the last batch: what takes a contender apart then is none of the loop's waiting.
     while first + count < bucket.samples:
         time.sleep(step)
@@ -98,115 +77,81 @@ def _run(bucket: Bucket, name: str, workers: int, step: float, check: bool, answ
         count += len(batch)
     seconds = time.perf_counter() - since
     if count + first != bucket.samples or next(batches, None) is not None:
-        raise SystemExit(f"{name}: {count + first} samples came, of {bucket.samples}")
-    answer.send(Seen(bucket.samples / (before_first + seconds), count / seconds, waited / seconds, before_first))
+        fail(f"{name}: {count + first} samples came, of {bucket.samples}")
+    return Seen(bucket.samples / (before_first + seconds), count / seconds, 100 * waited / seconds, before_first)
 
 
-def batches_of(bucket: Bucket, name: str, workers: int) -> Iterator[Any]:
-    """Yields the batches of a contender: samples of uint8."""
-    if name != OURS:
-        peer: Callable[[Bucket, int], Iterable[Any]] = getattr(buckets, name)
-        yield from peer(bucket, workers)
-        return
-
-    for batch in bucket.loader("objects", workers):
-        yield batch["data"]
-
-
-def slow_line(url: str, round_trip: float, rate: float) -> tuple[subprocess.Popen[str], str]:
-    """Starts a slow line to a server. Returns its process and its URL."""
-    script = str(Path(__file__).with_name("slow_line.py"))
-    command = [sys.executable, script, "--to", url.removeprefix("http://"), "--rate", str(rate)]
-    process = subprocess.Popen([*command, "--round-trip", str(round_trip)], stdout=subprocess.PIPE, text=True)
-    line = (process.stdout or sys.stdin).readline()
-    return process, "http://" + line.split()[-1]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Numbers of workers of a contender."""
-
-    quickest: int
-    calmest: int
-    """With which a loop with steps waits least."""
-
-
-def best_settings(bucket: Bucket, step: float, missing: dict[str, str]) -> dict[str, Settings]:
-    """Tries the numbers of workers of each contender. step: seconds of a step in the loop that waits."""
+def best_settings(bucket: Bucket, names: list[str], step: float) -> dict[str, tuple[int, int]]:
+    """Returns the numbers of workers with which each contender is quickest, and with which a loop waits least."""
     found = {}
-    for name, numbers in SETTINGS.items():
-        if why := buckets.missing(MODULES.get(name, name)):
-            missing[name] = why
-            continue
-        rates = {workers: run(bucket, name, workers, 0.0, check=False).rate for workers in numbers}
-        waits = {workers: run(bucket, name, workers, step, check=False).waiting for workers in numbers}
-        found[name] = Settings(max(rates, key=rates.__getitem__), min(waits, key=waits.__getitem__))
-        tried = [f"{workers} workers {rates[workers]:,.0f}/s, waits {waits[workers]:.0%}" for workers in numbers]
-        print(f"  {name}: {'; '.join(tried)}", flush=True)
+    for name in names:
+        rates = {workers: apart(run, bucket, name, workers, 0.0).rate for workers in WORKERS[name]}
+        waits = {workers: apart(run, bucket, name, workers, step).waiting for workers in WORKERS[name]}
+        found[name] = max(rates, key=rates.__getitem__), min(waits, key=waits.__getitem__)
+        tried = [f"{workers} workers {rates[workers]:,.0f}/s, waits {waits[workers]:.0f} %" for workers in rates]
+        print(f"{name}: {'; '.join(tried)}", flush=True)
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--round-trip", type=float, default=0.02, help="seconds")
-    parser.add_argument("--rate", type=float, default=1e9, help="bits a second")
-    parser.add_argument("--samples", type=int, default=3000)
-    parser.add_argument("--rounds", type=int, default=3)
-    option(parser)
-    given = parser.parse_args()
+def line(round_trip: float = 0.02, rate: float = 1e9, samples: int = 3000, rounds: int = 3) -> list[Table]:
+    """A bucket behind a slow line: headrace and peers, each in its best setting, and how long a loop waits for them.
 
-    line_rate = given.rate / 8 / SAMPLE
-    step = BATCH / (SHARE * line_rate)
-    missing: dict[str, str] = {}
-    with buckets.serving(given.samples) as served:
-        if buckets.missing("streaming") is None:
-            buckets.fill_mds(served)
-        process, url = slow_line(served.url, given.round_trip, given.rate)
-        try:
-            bucket = replace(served, url=url)
-            settings = best_settings(bucket, step, missing)
-            for name, best in settings.items():
-                run(bucket, name, best.quickest, 0.0, check=True)
-            fast: dict[str, list[Seen]] = {name: [] for name in settings}
-            with_steps: dict[str, list[Seen]] = {name: [] for name in settings}
-            for _ in range(given.rounds):
-                for name, best in settings.items():
-                    fast[name].append(run(bucket, name, best.quickest, 0.0, check=False))
-                    with_steps[name].append(run(bucket, name, best.calmest, step, check=False))
-        finally:
-            process.terminate()
-            process.wait()
+    Samples of 100 KB, shuffled, from nginx behind a slow line, by default with 20 ms and 1 Gbit/s: 1,250 samples a
+    second. Each run is a process of its own, whose clock begins before data and loader are opened; another one begins
+    with the first batch. Trials find out the best number of workers of each contender: with which it is quickest, and
+    with which a loop waits least. Then they read in turn, first as fast as they can, then with steps in the loop that
+    take as long as 0.9 of the line needs for a batch. Before, every byte is compared with its source. Peers that are
+    not installed are left out:
 
-    title = f"{given.round_trip * 1e3:.0f} ms, {given.rate / 1e9:g} Gbit/s"
-    rates = {"the line": [line_rate] * given.rounds}
-    later = {"the line": [line_rate] * given.rounds}
-    waits = {}
+    pip install s3torchconnector litdata mosaicml-streaming webdataset
+    """
+    step = BATCH / (SHARE * rate / 8 / SAMPLE)
+    missing = {name: why for name in WORKERS if name != OURS and (why := peers.missing(name))}
+    names = [name for name in WORKERS if name not in missing]
+    with serving(samples) as served:
+        if "streaming" in names:
+            peers.fill_mds(served)
+        port = int(served.url.rpartition(":")[2])
+        with slow_line.running(port, round_trip, rate) as slow:
+            bucket = replace(served, url=f"http://127.0.0.1:{slow}")
+            best = best_settings(bucket, names, step)
+            for name, (quickest, _) in best.items():
+                apart(check, bucket, name, quickest)
+            calls = {}
+            for name, (quickest, calmest) in best.items():
+                calls[name, "fast"] = functools.partial(apart, run, bucket, name, quickest, 0.0)
+                calls[name, "steps"] = functools.partial(apart, run, bucket, name, calmest, step)
+            seen = in_turn(calls, rounds, untimed=0)
+    return tables_of(seen, best, missing, f"{round_trip * 1e3:.0f} ms, {rate / 1e9:g} Gbit/s", rate / 8 / SAMPLE, step)
+
+
+def tables_of(
+    seen: dict[Any, list[Seen]], best: dict[str, tuple[int, int]], missing: dict[str, str], title: str, limit: float,
+    step: float,
+) -> list[Table]:  # fmt: skip
+    """Returns what was seen as tables. limit: samples a second that the line takes."""
+
+    def figures(kind: str, field: str) -> dict[str, list[float]]:
+        return {name: [getattr(one, field) for one in seen[name, kind]] for name in best}
+
+    rounds = len(next(iter(seen.values())))
+    rates, later = ({LINE: [limit] * rounds, **figures("fast", field)} for field in ("rate", "later"))
+    first = figures("fast", "first")
     notes = []
-    calmest = []
-    for name, best in settings.items():
-        rates[name] = [seen.rate for seen in fast[name]]
-        waits[name] = [100 * seen.waiting for seen in with_steps[name]]
-        later[name] = [seen.later for seen in fast[name]]
-        if statistics.median(later[name]) > line_rate:
+    for name, (quickest, _) in best.items():
+        if statistics.median(later[name]) > limit:
             del later[name]
             notes.append(f"{name} fetches before its first batch what comes behind it")
-        first = statistics.median(seen.first for seen in fast[name])
-        notes.append(f"{name}: {best.quickest} workers, the first batch after {first:.2f} s")
-        calmest.append(f"{name}: {best.calmest} workers")
-    reading = Table(f"reading from the start, {title}", "samples/s", [Row("", rates, missing)], CHECKED)
-    reading.base = "the line"
-    reading.notes = notes
-    behind = Table("reading behind the first batch", "samples/s", [Row("", later, missing)], CHECKED)
-    behind.base = "the line"
-    waiting = Table(f"waiting, steps of {step * 1e3:.0f} ms", "% of the time", [Row("", waits, missing)], CHECKED)
-    waiting.better = "less"
-    waiting.base = "s3torchconnector"
-    waiting.notes = calmest
-    tables = [reading, behind, waiting]
-    for table in tables:
-        show(table)
-    write(given.json, tables, peers=["obstore", "s3torchconnector", "litdata", "mosaicml-streaming", "webdataset"])
-
-
-if __name__ == "__main__":
-    main()
+        notes.append(f"{name}: {quickest} workers, the first batch after {statistics.median(first[name]):.2f} s")
+    calmest = [f"{name}: {workers} workers" for name, (_, workers) in best.items()]
+    waits = Row("", figures("steps", "waiting"), missing)
+    checked = "Before the rounds, every byte of each contender's samples was compared with its source."
+    behind = "reading behind the first batch"
+    return [
+        Table(f"reading from the start, {title}", "samples/s", [Row("", rates, missing)], checked, "more", LINE, notes),
+        Table(behind, "samples/s", [Row("", later, missing)], checked, base=LINE),
+        Table(
+            f"waiting, steps of {step * 1e3:.0f} ms", "% of the time", [waits], checked, "less", "s3torchconnector",
+            calmest,
+        ),
+    ]  # fmt: skip

@@ -1,24 +1,12 @@
-"""How long workers take to start under spawn, and what memory they take: torch's loader and headrace's in turn.
-
-Each run is a fresh process with a dataset of so many gigabytes in its memory (a NumPy array; `--objects`: a list of
-bytes). It times the first batch of two epochs and checks what was delivered. Another run watches the memory of the
-process and all its children (shared pages counted once): to look at the pages of nine processes ten times a second
-keeps a core busy, so nothing is timed in it. Printed are medians over the rounds and of the ratios round by round.
-
-    python benchmarks/start.py [--gigabytes 1] [--workers 8] [--rounds 3] [--objects] [--method spawn] [--json FILE]
-"""
+"""What comes before the first batch, in a fresh process each time: the start of workers, and shuffles of any size."""
 
 from __future__ import annotations
 
-import argparse
+import io
 import json
 import os
-import statistics
-import subprocess
-import sys
-import threading
+import resource
 import time
-import warnings
 from typing import Any
 
 import numpy as np
@@ -27,17 +15,23 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
 
 import headrace
-import results
-from headrace.core.process.memory import tree_memory
+from benchmarks.datasets import Numbers
+from benchmarks.harness import machine
+from benchmarks.harness.table import OURS, Row, Table
+from benchmarks.harness.turns import apart, fail, in_turn, same
+from headrace.core.process.memory import PeakMemory
+
+LOADERS: dict[str, Any] = {"torch": TorchLoader, OURS: headrace.DataLoader}
+
+# -- the start of workers ----------------------------------------------------------------------------------------------
 
 ROW = 1 << 16
-CHECKED = "All samples of both epochs were checked."
 
 
 class Rows(Dataset[torch.Tensor]):
     """Rows of 64 KB; row i begins with the number i."""
 
-    def __init__(self, gigabytes: float, objects: bool) -> None:
+    def __init__(self, gigabytes: float, *, objects: bool) -> None:
         count = int(gigabytes * (1 << 30)) // ROW
         array = np.zeros((count, ROW), np.uint8)
         array[:, :4] = np.arange(count, dtype="<u4").view(np.uint8).reshape(count, 4)
@@ -50,23 +44,12 @@ class Rows(Dataset[torch.Tensor]):
         return torch.from_numpy(np.frombuffer(self.rows[index], np.uint8, 4).view("<u4").astype(np.int64))
 
 
-def measure(given: argparse.Namespace) -> dict[str, float]:
-    """Runs two epochs in this process; seconds to the first batch of each, or with `watch` bytes at the peak."""
-    warnings.simplefilter("ignore")  # more workers than cores
-    dataset = Rows(given.gigabytes, given.objects)
-    peak, done = 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.1):
-            peak = max(peak, tree_memory(os.getpid()))
-
-    watcher = threading.Thread(target=watch)
-    if given.watch:
-        watcher.start()
-    cls = TorchLoader if given.one == "torch" else headrace.DataLoader
-    loader: Any = cls(
-        dataset, batch_size=64, num_workers=given.workers, multiprocessing_context=given.method, prefetch_factor=1
+def first_batches(name: str, rows: tuple[float, bool], workers: int, method: str) -> list[float]:
+    """Runs two epochs in this process. Returns the seconds to the first batch of each."""
+    gigabytes, objects = rows
+    dataset = Rows(gigabytes, objects=objects)
+    loader = LOADERS[name](
+        dataset, batch_size=64, num_workers=workers, multiprocessing_context=method, prefetch_factor=1
     )
     firsts = []
     for _ in range(2):
@@ -76,61 +59,136 @@ def measure(given: argparse.Namespace) -> dict[str, float]:
             if not numbers:
                 firsts.append(time.perf_counter() - began)
             numbers.append(batch)
-        if not torch.equal(torch.cat(numbers).ravel(), torch.arange(len(dataset))):
-            raise SystemExit("wrong samples were delivered")
-    if not given.watch:
-        return {"first": firsts[0], "second": firsts[1]}
-    done.set()
-    watcher.join()
-    return {"peak": peak}
+        same(torch.cat(numbers).ravel(), torch.arange(len(dataset)))
+    return firsts
 
 
-def main() -> None:
-    """Runs the rounds and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=1)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--objects", action="store_true", help="the dataset is a list of bytes")
-    parser.add_argument("--method", default="spawn", choices=["spawn", "forkserver", "fork"])
-    parser.add_argument("--one", choices=["torch", "headrace"], help=argparse.SUPPRESS)
-    parser.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
-    results.option(parser)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(measure(given)))
-        return
-    rounds: list[dict[str, dict[str, float]]] = []
-    for _ in range(given.rounds):
-        command = [sys.executable, *sys.argv, "--one"]
-        measured: dict[str, dict[str, float]] = {"torch": {}, "headrace": {}}
-        for more in ([], ["--watch"]):
-            for name, found in measured.items():
-                found |= json.loads(subprocess.check_output([*command, name, *more]))
-        rounds.append(measured)
-    print(f"{given.gigabytes} GB, {given.workers} workers, {given.method}, torch {torch.__version__}")
-    print(f"{'':<26} {'torch':>8} {'headrace':>8} {'ratio':>9}")
-    titles = {"first": "first batch, s", "second": "first batch, 2nd epoch, s", "peak": "peak memory, GB"}
-    rows = {key: row(given, key, rounds) for key in titles}
-    for key, title in titles.items():
-        theirs, ours = (rows[key].figures[name] for name in ("torch", "headrace"))
-        ratio = statistics.median(our / their for our, their in zip(ours, theirs, strict=True))
-        print(f"{title:<26} {statistics.median(theirs):8.2f} {statistics.median(ours):8.2f} {ratio:8.3f}x")
-    words = f"{given.workers} workers started by {given.method}"
-    tables = [
-        results.Table(f"{words}: the first batch", "s", [rows["first"], rows["second"]], CHECKED, better="less"),
-        results.Table(f"{words}: peak memory of all processes", "GB", [rows["peak"]], CHECKED, better="less"),
+def peak_of_all(*arguments: Any) -> float:
+    """Runs the same, and returns the gigabytes of all processes at their peak."""
+    with PeakMemory(os.getpid()) as memory:
+        first_batches(*arguments)
+    return memory.peak / 1e9
+
+
+def start(gigabytes: float = 1.0, workers: int = 8, rounds: int = 3, method: str = "spawn") -> list[Table]:
+    """How long workers take to start under spawn, and what memory they take: torch's loader and headrace's in turn.
+
+    Each run is a fresh process with a dataset of so many gigabytes in its memory: a NumPy array, or half as much as a
+    list of bytes. It times the first batch of two epochs and checks what was delivered. Another run watches the memory
+    of the process and all its children (shared pages counted once): to look at the pages of nine processes keeps a core
+    busy, so nothing is timed in it.
+    """
+    firsts, peaks = [], []
+    for objects, size in ((False, gigabytes), (True, gigabytes / 2)):
+        data = f"{int(size * (1 << 30)) // ROW:,} objects, {size:g} GB" if objects else f"one array, {size:g} GB"
+
+        def run(function: Any, objects: bool = objects, size: float = size) -> dict[str, list[Any]]:
+            calls = {
+                name: lambda name=name: apart(function, name, (size, objects), workers, method) for name in LOADERS
+            }
+            return in_turn(calls, rounds, untimed=0)
+
+        found = run(first_batches)
+        for epoch, words in enumerate(("", ", second epoch")):
+            figures = {name: [one[epoch] for one in found[name]] for name in found}
+            firsts.append(Row(f"{data}{words}", figures))
+        peaks.append(Row(data, run(peak_of_all)))
+    words = f"{workers} workers started by {method}"
+    checked = "All samples of both epochs were checked."
+    return [
+        Table(f"{words}: the first batch", "s", firsts, checked, better="less"),
+        Table(f"{words}: peak memory of all processes", "GB", peaks, checked, better="less"),
     ]
-    results.write(given.json, tables)
 
 
-def row(given: argparse.Namespace, key: str, rounds: list[dict[str, dict[str, float]]]) -> results.Row:
-    """Returns what was measured of one thing in all rounds: seconds, or gigabytes."""
-    data = f"{int(given.gigabytes * (1 << 30)) // ROW:,} objects" if given.objects else "one array"
-    title = f"{data}, {given.gigabytes:g} GB" + (", second epoch" if key == "second" else "")
-    scale = 1e9 if key == "peak" else 1
-    return results.Row(title, {name: [run[name][key] / scale for run in rounds] for name in ("torch", "headrace")})
+# -- shuffles ----------------------------------------------------------------------------------------------------------
+
+BATCHES = 200
+BYTES_PER_SAMPLE = 48
+"""That `RandomSampler` takes."""
+
+SIZES = (1e6, 1e8, 3e8, 1e9, 1e10)
 
 
-if __name__ == "__main__":
-    main()
+class Keys(Numbers):
+    """Sample i is i, at no cost."""
+
+    def __getitems__(self, keys: list[int]) -> list[int]:
+        return keys
+
+
+def peak() -> int:
+    """The most memory that this process had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def shuffle(name: str, length: int) -> dict[str, float]:
+    """Iterates in this process: ms to the first batch, samples per second behind it, MB of growth, the state."""
+    own: dict[str, Any] = {"seed": 1} if name == OURS else {}
+
+    def made() -> Any:
+        return LOADERS[name](Keys(length), batch_size=256, shuffle=True, **own)
+
+    before, began = peak(), time.perf_counter()
+    loader = made()
+    iterator = iter(loader)
+    batches = [next(iterator)]
+    first = time.perf_counter() - began
+    began = time.perf_counter()
+    batches += [next(iterator) for _ in range(BATCHES)]
+    seconds = time.perf_counter() - began
+    found = {"first": first * 1e3, "growth": (peak() - before) / 1e6, "rate": BATCHES * 256 / seconds}
+    keys = torch.cat(batches)
+    if keys.unique().numel() != keys.numel() or not 0 <= int(keys.min()) <= int(keys.max()) < length:
+        fail("a sample came twice, or there is no such sample")
+    if name != OURS:
+        return found
+
+    file = io.BytesIO()
+    torch.save(loader.state_dict(), file)
+    found["state"] = len(json.dumps(loader.state_dict()))
+    file.seek(0)
+    following = [next(iterator) for _ in range(3)]
+    again = made()
+    began = time.perf_counter()
+    again.load_state_dict(torch.load(file, weights_only=True))
+    resumed = iter(again)
+    batches = [next(resumed)]
+    found["load"] = (time.perf_counter() - began) * 1e3
+    same(torch.cat([*batches, next(resumed), next(resumed)]), torch.cat(following))
+    return found
+
+
+def order(sizes: tuple[float, ...] = SIZES, rounds: int = 3) -> list[Table]:
+    """What a shuffle costs: time to the first batch, memory, and a state that goes on, for ever larger datasets.
+
+    Each row is a fresh process that iterates `DataLoader(Keys(n), batch_size=256, shuffle=True)` for some batches:
+    torch's loader with its RandomSampler, and headrace's with seed=. Memory is what the peak of the process grew by. A
+    size that would not fit into this machine's memory is not tried (RandomSampler needs about 48 bytes a sample). For
+    headrace the state is saved in the middle, loaded into a new loader, and the batches behind it are compared.
+    """
+    found: dict[int, dict[str, list[dict[str, float]]]] = {}
+    for length in map(int, sizes):
+        fits = length * BYTES_PER_SAMPLE <= machine.memory() * 0.7
+        names = ("torch", OURS) if fits else (OURS,)
+        calls = {name: lambda name=name, length=length: apart(shuffle, name, length) for name in names}
+        found[length] = in_turn(calls, rounds, untimed=0)
+
+    def table(title: str, unit: str, key: str, better: Any = "less", notes: tuple[str, ...] = ()) -> Table:
+        rows = []
+        for length, runs in found.items():
+            figures = {name: [run[key] for run in runs[name]] for name in runs if key in runs[name][0]}
+            too_large = f"does not fit: about {length * BYTES_PER_SAMPLE / 1e9:.0f} GB"
+            missing = {} if "torch" in runs or key == "load" else {"torch": too_large}
+            rows.append(Row(f"{length:,} samples", figures, missing))
+        checked = "No key came twice, and the three batches after a resume are those that would have come."
+        return Table(title, unit, rows, checked, better=better, notes=[*notes])
+
+    states = [run["state"] for runs in found.values() for run in runs[OURS]]
+    note = f"A state is {min(states):,.0f} to {max(states):,.0f} bytes of JSON."
+    return [
+        table("shuffled, to the first batch of 256 keys", "ms", "first"),
+        table("memory that the process grew by", "MB", "growth"),
+        table("keys after the first batch", "samples/s", "rate", "more"),
+        table("a saved state loaded, to the next batch", "ms", "load", notes=(note,)),
+    ]

@@ -1,69 +1,39 @@
-"""How fast ready samples reach the training loop: torch's loader and headrace's, interleaved in one run.
-
-Samples are ready 3x224x224 float32 tensors in memory, so an epoch measures collation and the way between processes and
-nothing else. Every batch is checked: in an untimed first epoch byte for byte, in the timed ones at three points of each
-sample and by its labels. Printed are the medians over the rounds and the median of the round-by-round ratios.
-
-    python benchmarks/transport.py [--batches 60] [--rounds 7] [--only TEXT] [--json FILE]
-"""
+"""Ready samples on their way to the training loop: torch's loader and headrace's, with guards and without recording."""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import functools
+import math
 import mmap
 import multiprocessing
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import Dataset
 
 import headrace
-import results
+from benchmarks.harness.table import OURS, Row, Table
+from benchmarks.harness.turns import in_turn
+from benchmarks.ready_samples import BATCH, CHECKED, SHAPE, Epoch, ReadySamples, epoch
+from headrace.core.process.memory import process_tree
+from headrace.telemetry.recorder import Recorder
+from headrace.telemetry.stack_sampler import StackSampler
+from headrace.telemetry.stopwatch import NO_TIMES, Stopwatch
 
-DISTINCT = 128
-BATCH = 64
-SHAPE = (3, 224, 224)
 SLOTS = 3
 """Batches that a process of the ring has room for."""
 
-POINTS = ((0, 0, 0), (1, 100, 17), (2, 223, 223))
-CHECKED = "Every batch was checked: in a first epoch byte for byte, in the timed ones at three points of each sample."
-
-
-class ReadySamples(Dataset[tuple[torch.Tensor, int]]):
-    """`length` samples, which repeat `DISTINCT` tensors that are in memory already."""
-
-    def __init__(self, length: int) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.tensors = [torch.randn(SHAPE, generator=generator) for _ in range(DISTINCT)]
-        self.points = torch.stack([torch.stack([t[p] for p in POINTS]) for t in self.tensors])
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.tensors[index % DISTINCT], index
-
-    def check(self, number: int, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Raises unless a batch is the one that belongs at this place of the epoch."""
-        first = number * BATCH
-        if not torch.equal(labels, torch.arange(first, first + len(labels))):
-            raise SystemExit(f"batch {number} has wrong labels")
-        found = torch.stack([images[(slice(None), *point)] for point in POINTS], 1)
-        if images.shape[1:] != SHAPE or not torch.equal(found, self.points[labels % DISTINCT]):
-            raise SystemExit(f"batch {number} has wrong images")
-
-    def check_fully(self, number: int, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Raises unless every byte of a batch is right."""
-        self.check(number, images, labels)
-        for image, label in zip(images, labels.tolist(), strict=True):
-            if not torch.equal(image, self.tensors[label % DISTINCT]):
-                raise SystemExit(f"sample {label} is wrong")
+KEPT: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+NEW: dict[str, Any] = {"num_workers": 2}
+NO_TIMES_HERE = (0.0, 0.0, 0.0, math.nan, math.nan, math.nan)
+UNWATCHED, UNRECORDED = "headrace, not watched", "headrace, not recorded"
 
 
 class Ring:
@@ -120,99 +90,135 @@ class Copied:
             yield self._images.copy_(images), labels
 
 
-@dataclass
-class Epoch:
-    """One timed epoch: gigabytes per second, and milliseconds to the first batch."""
-
-    rate: float
-    first: float
-
-
-def epoch(loader: Any, dataset: ReadySamples, check: Callable[..., None]) -> Epoch:
-    """Runs one epoch and checks every batch."""
-    began = time.perf_counter()
-    first, nbytes = None, 0
-    for number, (images, labels) in enumerate(loader):
-        if first is None:
-            first = time.perf_counter() - began
-        check(number, images, labels)
-        nbytes += images.nbytes
-    seconds = time.perf_counter() - began
-    if nbytes != len(dataset) * dataset.tensors[0].nbytes:
-        raise SystemExit("an epoch had the wrong size")
-    return Epoch(nbytes / seconds / 1e9, (first or 0.0) * 1e3)
-
-
-def compare(dataset: ReadySamples, rounds: int, options: dict[str, Any], *, copied: bool) -> dict[str, list[Epoch]]:
-    """Returns the epochs of each loader, after a warm-up epoch of each that is checked fully."""
-    loaders: dict[str, Any] = {
-        "torch": TorchLoader(dataset, batch_size=BATCH, **options),
-        "headrace": headrace.DataLoader(dataset, batch_size=BATCH, **options),
-    }
-    if options.get("num_workers"):
-        loaders["bare ring"] = Ring(dataset, options["num_workers"])
-    if copied:
-        loaders = {name: Copied(loader) for name, loader in loaders.items()}
+def timed(loaders: dict[str, Any], dataset: ReadySamples, rounds: int) -> dict[str, list[Epoch]]:
+    """Returns the epochs of each loader, after a first one of each that is checked fully."""
     for loader in loaders.values():
         epoch(loader, dataset, dataset.check_fully)
-
-    timed: dict[str, list[Epoch]] = {name: [] for name in loaders}
-    for turn in range(rounds):
-        names = list(loaders)
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            timed[name].append(epoch(loaders[name], dataset, dataset.check))
-    return timed
+    calls = {name: functools.partial(epoch, loader, dataset, dataset.check) for name, loader in loaders.items()}
+    return in_turn(calls, rounds, untimed=0)
 
 
-def tables(measured: dict[str, dict[str, list[Epoch]]]) -> list[results.Table]:
-    """Returns what was measured as two tables: rates, and times to the first batch."""
+def transport(batches: int = 60, rounds: int = 7) -> list[Table]:
+    """How fast ready samples reach the training loop: torch's loader, headrace's, and a ring without a loader.
 
-    def rows(field: str, *, ring: bool) -> list[results.Row]:
-        return [
-            results.Row(
-                title,
-                {
-                    name: [getattr(epoch, field) for epoch in epochs]
-                    for name, epochs in timed.items()
-                    if ring or name != "bare ring"
-                },
-            )
-            for title, timed in measured.items()
-        ]
-
-    return [
-        results.Table("64x3x224x224 float32, to the training loop", "GB/s", rows("rate", ring=True), CHECKED),
-        results.Table("the first batch of a warm epoch", "ms", rows("first", ring=False), CHECKED, better="less"),
-    ]
-
-
-def main() -> None:
-    """Runs all settings and prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=60, help="batches of 38.5 MB in an epoch")
-    parser.add_argument("--rounds", type=int, default=7, help="timed epochs of each loader")
-    parser.add_argument("--only", default="", help="settings whose names have this text")
-    results.option(parser)
-    given = parser.parse_args()
+    Every batch is checked: in an untimed first epoch byte for byte, in the timed ones at three points of each sample
+    and by its labels. batches: of 38.5 MB, in an epoch.
+    """
     torch.set_num_threads(1)
-    dataset = ReadySamples(given.batches * BATCH)
-    kept: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
-    settings: list[tuple[str, dict[str, Any], bool]] = [
-        ("2 workers, kept between epochs", kept, False),
-        ("2 workers, kept; the loop copies each batch", kept, True),
-        ("2 workers, new in each epoch", {"num_workers": 2}, False),
+    dataset = ReadySamples(batches * BATCH)
+    rates, firsts = [], []
+    for title, options, copied in (
+        ("2 workers, kept between epochs", KEPT, False),
+        ("2 workers, kept; the loop copies each batch", KEPT, True),
+        ("2 workers, new in each epoch", NEW, False),
         ("no workers, one thread", {}, False),
+    ):
+        loaders: dict[str, Any] = {
+            "torch": TorchLoader(dataset, batch_size=BATCH, **options),
+            OURS: headrace.DataLoader(dataset, batch_size=BATCH, **options),
+        }
+        if options:
+            loaders["bare ring"] = Ring(dataset, options["num_workers"])
+        if copied:
+            loaders = {name: Copied(loader) for name, loader in loaders.items()}
+        found = timed(loaders, dataset, rounds)
+        rates.append(Row(title, {name: [one.rate for one in epochs] for name, epochs in found.items()}))
+        firsts.append(Row(title, {name: [one.first for one in found[name]] for name in ("torch", OURS)}))
+    return [
+        Table("64x3x224x224 float32, to the training loop", "GB/s", rates, CHECKED),
+        Table("the first batch of a warm epoch", "ms", firsts, CHECKED, better="less"),
     ]
-    measured = {
-        title: compare(dataset, given.rounds, options, copied=copied)
-        for title, options, copied in settings
-        if given.only in title
-    }
-    for table in tables(measured):
-        results.show(table)
-    results.write(given.json, tables(measured))
 
 
-if __name__ == "__main__":
-    main()
+def faults(batches: int = 60, rounds: int = 11) -> list[Table]:
+    """What watching over workers and samples costs on a clean run: headrace's loader with and without it.
+
+    Watched are a policy for bad samples, a quarantine file, a limit and a timeout for each sample. Every batch of every
+    epoch is checked.
+    """
+    torch.set_num_threads(1)
+    dataset = ReadySamples(batches * BATCH)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        guards = headrace.OnError("replace", max_rate=0.01, log=Path(folder) / "bad.jsonl", timeout=60.0)
+        for title, options in (
+            ("2 workers, kept between epochs", KEPT),
+            ("2 workers, new in each epoch", NEW),
+            ("2 threads", {"num_workers": 2, "backend": "thread"}),
+            ("no workers", {}),
+        ):
+            loaders = {
+                UNWATCHED: headrace.DataLoader(dataset, batch_size=BATCH, **options),
+                OURS: headrace.DataLoader(dataset, batch_size=BATCH, on_error=guards, **options),
+            }
+            found = timed(loaders, dataset, rounds)
+            if loaders[OURS].faults.bad:
+                raise SystemExit("sound samples were taken for bad ones")
+            rows.append(Row(title, {name: [one.rate for one in epochs] for name, epochs in found.items()}))
+    return [Table("64x3x224x224 float32, watched over", "GB/s", rows, CHECKED, base=UNWATCHED)]
+
+
+@contextlib.contextmanager
+def no_recording() -> Iterator[None]:
+    """Loaders whose workers are started inside of this take no times."""
+
+    def nothing(*_: Any) -> None:
+        return None
+
+    with (
+        mock.patch.object(Recorder, "add", nothing),
+        mock.patch.object(Stopwatch, "start", nothing),
+        mock.patch.object(Stopwatch, "made", nothing),
+        mock.patch.object(Stopwatch, "made_here", lambda _: NO_TIMES_HERE),
+        mock.patch.object(Stopwatch, "stop", lambda _: NO_TIMES),
+        mock.patch.object(StackSampler, "__init__", nothing),
+        mock.patch.object(StackSampler, "take", lambda _: []),
+    ):
+        yield
+
+
+def recording(batches: int = 60, rounds: int = 300) -> list[Table]:
+    """What recording costs: the same epochs with it and without it, in turn.
+
+    Without it the loader takes no times at all: neither in the main process nor in workers, where no thread looks on.
+    Epochs are short and many, so that what else the machine does falls on both. The notes have the medians of the
+    pairs' ratios, with the interval in which these lie with 95 % (bootstrap). Every batch is checked.
+    """
+    torch.set_num_threads(1)
+    dataset = ReadySamples(batches * BATCH)
+    rows, notes = [], []
+    for title, options in (
+        ("2 workers, kept between epochs", KEPT),
+        ("2 workers, new in each epoch", NEW),
+        ("no workers, one thread", {}),
+    ):
+        loaders = {name: headrace.DataLoader(dataset, batch_size=BATCH, **options) for name in (UNRECORDED, OURS)}
+
+        def one(name: str, loader: Any) -> tuple[float, float]:
+            with no_recording() if name == UNRECORDED else contextlib.nullcontext():
+                before = cpu_seconds()
+                rate = epoch(loader, dataset, dataset.check).rate
+                return rate, cpu_seconds() - before
+
+        found = in_turn({name: functools.partial(one, name, loader) for name, loader in loaders.items()}, rounds)
+        rates, cpu = ({name: [pair[place] for pair in found[name]] for name in found} for place in (0, 1))
+        rows.append(Row(title, rates))
+        notes.append(f"{title}: rate with recording to without {middle(rates)}")
+        if options is not NEW:  # of workers that have ended nobody can tell any more
+            notes[-1] += f", CPU time {middle(cpu)}"
+    checked = "Every batch was checked at three points of each sample."
+    return [Table("64x3x224x224 float32, recorded", "GB/s", rows, checked, base=UNRECORDED, notes=notes)]
+
+
+def cpu_seconds() -> float:
+    """Returns the CPU time of all threads of this process and of those below it, so far; counted in nanoseconds."""
+    tasks = (task for pid in process_tree(os.getpid()) for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) * 1e-9
+
+
+def middle(found: dict[str, list[float]]) -> str:
+    """Returns the median ratio of headrace to it without recording, and the interval in which that lies with 95 %."""
+    ratios = np.array(found[OURS]) / np.array(found[UNRECORDED])
+    medians = np.median(np.random.default_rng(0).choice(ratios, (2000, len(ratios))), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return f"{np.median(ratios):.4f} ({low:.4f} to {high:.4f})"

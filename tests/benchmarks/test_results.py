@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-import pictures
-import results
-import sections
-from results import Row, Table
+from benchmarks.__main__ import command_of
+from benchmarks.harness import pictures, sections
+from benchmarks.harness.machine import machine, versions
+from benchmarks.harness.table import Row, Table
 
 
 def table(**more: Any) -> Table:
@@ -27,7 +24,7 @@ def table(**more: Any) -> Table:
 def result(*tables: Table) -> dict[str, Any]:
     return {
         "name": "nothing",
-        "commands": ["python benchmarks/nothing.py"],
+        "commands": ["python -m benchmarks nothing"],
         "machine": {"cpu": "A CPU", "cores": 2, "memory": 24e9, "system": "Linux 6.1"},
         "versions": {"Python": "3.11.7", "torch": "2.13.0", "numpy": "2.4"},
         "tables": [one.as_json() for one in tables],
@@ -60,23 +57,20 @@ def test_the_base_comes_first_and_headrace_beside_it() -> None:
     assert table(base="other").columns == ["other", "headrace", "torch"]
 
 
-def test_a_table_comes_back_from_json_with_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["benchmarks/nothing.py", "--rounds", "3", "--json", "x.json", "a b"])
-    path, made = tmp_path / "x.json", table(better="less", notes=["Opening took 3 ms."])
-    results.write(path, [made], ["numpy", "no-such-package"])
-    found = json.loads(path.read_text())
-    assert found["command"] == "python benchmarks/nothing.py --rounds 3 'a b'"
-    assert {"Python", "torch", "numpy", "headrace"} == set(found["versions"])
-    assert found["machine"]["cores"] >= 1 and found["machine"]["cpu"]
-    figures = found["tables"][0]["rows"][0]["figures"]["headrace"]
+def test_a_table_comes_back_from_json_with_its_values() -> None:
+    made = table(better="less", notes=["Opening took 3 ms."])
+    found = made.as_json()
+    figures = found["rows"][0]["figures"]["headrace"]
     assert figures == {"mean": 140 / 3, "std": pytest.approx(37.859389), "median": 30.0, "values": [20.0, 30.0, 90.0]}
-    assert Table.from_json(found["tables"][0]) == made
+    assert Table.from_json(found) == made
 
 
-def test_without_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    results.write(None, [table()])
-    assert list(tmp_path.iterdir()) == []
+def test_figures_are_kept_with_the_command_the_machine_and_the_versions() -> None:
+    options = {"rounds": 3, "only": "a b", "sizes": [1e5, 2.5], "normalize": True}
+    words = "--rounds 3 --only 'a b' --sizes 100000 2.5 --normalize"
+    assert command_of("nothing", options) == f"python -m benchmarks nothing {words}"
+    assert {"Python", "torch", "numpy", "headrace"} == set(versions(["numpy", "no-such-package"]))
+    assert machine()["cores"] >= 1 and machine()["cpu"]
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -117,7 +111,7 @@ def test_many_contenders_stand_below_each_other() -> None:
 def test_a_section_says_how_it_was_measured_and_what_was_checked() -> None:
     text = sections.section(result(table(notes=["Opening took 3 ms."]), table()), "images/bench-nothing.svg")
     assert text.startswith(
-        "```\npython benchmarks/nothing.py\n```\n\nA CPU, 2 cores, 24 GB, Linux 6.1; Python 3.11.7, "
+        "```\npython -m benchmarks nothing\n```\n\nA CPU, 2 cores, 24 GB, Linux 6.1; Python 3.11.7, "
     )
     assert "**samples of nothing**, GB/s, more is better, mean (standard deviation) of 3 runs:" in text
     assert text.count("- Opening took 3 ms.") == 1

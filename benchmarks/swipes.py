@@ -1,4 +1,4 @@
-"""Swipe trajectories for `stages.py`: how people load them with torch, a bare loop, headrace, and their memory.
+"""Swipe trajectories: how people load them with torch, bare loops, headrace, and the memory of a process tree.
 
 The features, the noise and the ways to pad are those of `examples/trajectories`.
 """
@@ -10,13 +10,14 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
+from benchmarks.harness.turns import fail, same
 from headrace import open_writer
 from headrace.types import Block, Field, Ragged, Schema
 
@@ -86,7 +87,7 @@ def blocks(columns: Columns, size: int) -> Iterator[dict[str, Any]]:
 # -- torch -------------------------------------------------------------------------------------------------------------
 
 
-class Flat(Dataset):
+class Flat(Dataset[Any]):
     """Contiguous arrays and offsets, as people write it who know why."""
 
     def __init__(self, columns: Columns, steps: Sequence[Callable[[Any], Any]]) -> None:
@@ -108,27 +109,26 @@ class Flat(Dataset):
         return sample
 
 
-class ByHand(Dataset):
+class ByHand(Flat):
     """`__getitems__`: a whole batch by arrays, the same batched steps in it, and padded: no call for a sample alone."""
 
-    def __init__(self, columns: Columns, steps: Sequence[Callable[[Any], Any]]) -> None:
-        self.columns, self.steps = columns, steps
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()))[1]) - 1
-
     def __getitems__(self, indices: list[int]) -> dict[str, collate.Pair]:
-        keys = np.asarray(indices)
-        block: dict[str, Any] = {}
-        for name, column in self.columns.items():
-            ragged = gathered(column, keys)
-            block[name] = ragged
-            if name == "word":
-                letters, offsets = ragged.values.tobytes().decode(), ragged.offsets.tolist()
-                block[name] = [letters[begin:end] for begin, end in itertools.pairwise(offsets)]
+        block = block_of(self.columns, np.asarray(indices))
         for step in self.steps:
             block = step(block)
         return {name: padded(column) for name, column in block.items()}
+
+
+def block_of(columns: Columns, keys: np.ndarray) -> dict[str, Any]:
+    """Returns these samples as batched steps get them."""
+    block: dict[str, Any] = {}
+    for name, column in columns.items():
+        ragged = gathered(column, keys)
+        block[name] = ragged
+        if name == "word":
+            letters, offsets = ragged.values.tobytes().decode(), ragged.offsets.tolist()
+            block[name] = [letters[begin:end] for begin, end in itertools.pairwise(offsets)]
+    return block
 
 
 def gathered(column: tuple[np.ndarray, np.ndarray], keys: np.ndarray) -> Ragged:
@@ -166,7 +166,7 @@ def noise_by_hand() -> Callable[[Any], Any]:
     return noise
 
 
-class Listed(Dataset):
+class Listed(Dataset[Any]):
     """A list of tuples of arrays, as most people write it."""
 
     def __init__(self, path: Path) -> None:
@@ -187,32 +187,20 @@ def write_list(ready: str, path: Path) -> None:
         pickle.dump([tuple(value.copy() for value in flat[i].values()) for i in range(len(flat))], file, protocol=5)
 
 
-def build_flat(source: Columns, steps: Sequence[Callable[[Any], Any]], folder: Path) -> None:
-    """Makes features sample by sample, and saves them as contiguous arrays."""
-    flat, folder = Flat(source, steps), Path(folder)
+def build_flat(source: Columns, steps: Sequence[Callable[[Any], Any]], folder: Path) -> Columns:
+    """Makes features sample by sample, saves them as contiguous arrays, and returns these, mapped into memory."""
+    flat = Flat(source, steps)
     samples = [flat[index] for index in range(len(flat))]
     folder.mkdir()
+    columns = {}
     for name, first in samples[0].items():
         values = [sample[name] for sample in samples]
         if isinstance(first, str):
             values = [np.frombuffer(value.encode(), np.uint8) for value in values]
-        np.save(folder / f"{name}-offsets.npy", np.cumsum([0, *map(len, values)]))
         np.save(folder / f"{name}.npy", np.concatenate(values))
-
-
-def open_flat(folder: Path) -> Columns:
-    """Opens what `build_flat` saved, mapped into memory."""
-    names = sorted(path.stem for path in folder.glob("*.npy") if not path.stem.endswith("-offsets"))
-    read = {name: (folder / f"{name}.npy", folder / f"{name}-offsets.npy") for name in names}
-    return {
-        name: tuple(np.asarray(np.load(path, mmap_mode="r")) for path in paths)  # type: ignore[misc]
-        for name, paths in read.items()
-    }
-
-
-def torch_loader(dataset: Any, workers: int = 0, pad: Any = collate.pad_arrays, **arguments: Any) -> DataLoader:
-    """Returns torch's loader of these samples; they are padded in NumPy, the quicker way."""
-    return DataLoader(dataset, BATCH, num_workers=workers, collate_fn=pad, **arguments)
+        offsets = np.cumsum([0, *map(len, values)])
+        columns[name] = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")), offsets
+    return columns
 
 
 # -- headrace ----------------------------------------------------------------------------------------------------------
@@ -243,6 +231,51 @@ def staged(source: str, cut: str, cache: Any, *, noise: bool = True, batched: bo
     )
 
 
+# -- contestants -------------------------------------------------------------------------------------------------------
+
+
+def as_it_is(batch: Any) -> Any:
+    """Collates what is a batch already."""
+    return batch
+
+
+class Contestant(NamedTuple):
+    """A dataset, and how torch's loader collates it; None: headrace's loader."""
+
+    dataset: Any
+    pad: Callable[[Any], Any] | None = None
+
+    def loader(self, keys: np.ndarray, workers: int = 0) -> Any:
+        """Returns a loader of these samples, in this order."""
+        if self.pad is None:
+            return headrace.DataLoader(self.dataset, BATCH, sampler=keys.tolist(), num_workers=workers)
+        words: dict[str, Any] = {"sampler": keys.tolist(), "num_workers": workers, "collate_fn": self.pad}
+        return DataLoader(self.dataset, BATCH, **words)
+
+
+def rivals(source: str, ready_path: str, cache: str) -> dict[str, dict[str, Contestant]]:
+    """Returns who takes part: with everything stored, and with everything made at each access."""
+    ready, raw = mapped(ready_path), mapped(source)
+    flat = Flat(ready, ())
+    alone = Flat(raw, one_by_one((0, 1, 2), noise=True))
+    by_hand = ByHand(raw, [*features.IN_BLOCKS, noise_by_hand()])
+    return {
+        "everything stored": {
+            "torch": Contestant(flat, collate.pad_arrays),
+            "torch, pad_sequence": Contestant(flat, collate.pad_tensors),
+            "torch, whole batches by hand": Contestant(ByHand(ready, ()), as_it_is),
+            "headrace": Contestant(staged(source, "all stored", cache, noise=False)),
+        },
+        "everything at each access": {
+            "torch": Contestant(alone, collate.pad_arrays),
+            "torch, pad_sequence": Contestant(alone, collate.pad_tensors),
+            "torch, whole batches by hand": Contestant(by_hand, as_it_is),
+            "headrace": Contestant(staged(source, "all per access", None)),
+            "headrace, the functions that torch has": Contestant(staged(source, "all per access", None, batched=False)),
+        },
+    }
+
+
 # -- the bare loop, and the truth --------------------------------------------------------------------------------------
 
 
@@ -267,24 +300,12 @@ def pad_into(room: np.ndarray, values: np.ndarray, begins: np.ndarray, lengths: 
 
 def bare_steps(raw: Columns, keys: np.ndarray) -> None:
     """Makes batches from raw trajectories by the same batched steps, and pads them: a loop without a loader."""
-    (points, at), (letters, within) = raw["points"], raw["word"]
     room: dict[str, np.ndarray] = {}
-    noise = np.random.default_rng(0)
+    noise = noise_by_hand()
     for start in range(0, len(keys), BATCH):
-        part = keys[start : start + BATCH]
-        begins = at[part]
-        lengths = at[part + 1] - begins
-        offsets = np.append(0, np.cumsum(lengths))
-        some = np.empty((int(offsets[-1]), points.shape[1]), points.dtype)
-        for begin, length, to in zip(begins.tolist(), lengths.tolist(), offsets.tolist(), strict=False):
-            some[to : to + length] = points[begin : begin + length]
-
-        spans = zip(within[part].tolist(), within[part + 1].tolist(), strict=True)
-        block: Any = {"points": Ragged(some, offsets), "word": [letters[a:b].tobytes().decode() for a, b in spans]}
-        for step in features.IN_BLOCKS:
+        block = block_of(raw, keys[start : start + BATCH])
+        for step in (*features.IN_BLOCKS, noise):
             block = step(block)
-        values = block["features"].values
-        values[:, :2] += noise.standard_normal((len(values), 2), np.float32) * augment.STRENGTH
         for name in FEATURES.names:
             column = block[name]
             if name not in room:
@@ -298,28 +319,24 @@ def check(loader: Any, keys: np.ndarray, ready: Columns, *, noisy: bool) -> None
     for number, batch in enumerate(loader):
         part = keys[number * BATCH : (number + 1) * BATCH]
         if sorted(batch) != sorted(ready):
-            raise SystemExit(f"a batch holds {sorted(batch)}")
+            fail(f"a batch holds {sorted(batch)}")
         for name, (values, offsets) in ready.items():
             padded, lengths = (one.numpy() for one in batch[name])
             expected = collate.pad_arrays([{name: values[offsets[key] : offsets[key + 1]]} for key in part])[name]
             truth = expected.values.numpy()
-            if (
-                padded.dtype != truth.dtype
-                or padded.shape != truth.shape
-                or (lengths != expected.lengths.numpy()).any()
-            ):
-                raise SystemExit(f"{name} of a batch has another shape than its source")
+            same(lengths, expected.lengths)
+            if padded.dtype != truth.dtype or padded.shape != truth.shape:
+                fail(f"{name} of a batch has another shape than its source")
             if name == "features" and noisy:
                 inside = np.arange(padded.shape[1]) < lengths[:, None]
                 noises.append((padded - truth)[inside][:, :2])
                 truth[inside, :2] = padded[inside, :2]
-            if not np.array_equal(padded, truth):
-                raise SystemExit(f"{name} of a batch differs from its source")
+            same(padded, truth)
         seen += len(part)
     if seen != len(keys):
-        raise SystemExit(f"{seen} samples came instead of {len(keys)}")
+        fail(f"{seen} samples came instead of {len(keys)}")
     if noisy and not 0.98 < np.concatenate(noises).std() / augment.STRENGTH < 1.02:
-        raise SystemExit("the noise is of another strength")
+        fail("the noise is of another strength")
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results import OURS, Table
-from sections import times
+from benchmarks.harness.sections import times
+from benchmarks.harness.table import OURS, Table
 
 OURS_COLOUR, OTHERS_COLOUR, INK = "#1f7a8c", "#b0b7c3", "#24292f"
 WIDTH, BAR, PANEL = 7.2, 0.24, 0.75

@@ -1,6 +1,6 @@
 """The picture of docs/sources.md: a log in spans, the journal, the I/O process, workers, and what a state holds.
 
-    python benchmarks/live_picture.py        # writes docs/images/sources.svg
+    python docs/images/sources.py        # writes docs/images/sources.svg
 
 The same program makes the same file.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pictures import INK, OTHERS_COLOUR, OURS_COLOUR
-from results import OURS
+PICTURE = Path(__file__).with_suffix(".svg")
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "sources.svg"
+OURS_COLOUR, OTHERS_COLOUR, INK = "#1f7a8c", "#b0b7c3", "#24292f"
+"""As in the pictures of the benchmarks."""
 
 PALE, SAVED = "#d7ebee", "#b3541e"
 """Colours: of what is read, and of what is in a state."""
@@ -37,7 +37,7 @@ def draw(path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    settings = {"svg.hashsalt": OURS, "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 8}
+    settings = {"svg.hashsalt": "headrace", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 8}
     with matplotlib.rc_context({**settings, "text.color": INK}):
         figure = pyplot.figure(figsize=(WIDTH, HEIGHT))
         axes = figure.add_axes((0, 0, 1, 1))

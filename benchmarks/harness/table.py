@@ -1,27 +1,14 @@
-"""What a benchmark measured, as data: printed by its script, written as JSON, and made into tables and pictures.
+"""What a benchmark measured, as data: kept as JSON, and made into text and pictures.
 
-A script makes a `Table` of every comparison, adds `--json FILE` to its command line with `option`, and calls `write` at
-its end:
-
-    rows = [Row("2 workers", {"torch": [810.0, 813.0], "headrace": [1256.0, 1235.0]})]
-    tables = [Table("photographs, batches of 64", "images/s", rows, "Every batch was compared with its source.")]
-    write(given.json, tables, peers=["webdataset"])
+rows = [Row("2 workers", {"torch": [810.0, 813.0], "headrace": [1256.0, 1235.0]})]
+Table("photographs, batches of 64", "images/s", rows, "Every batch was compared with its source.")
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import importlib.metadata
-import json
-import os
-import platform
-import shlex
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 OURS = "headrace"
@@ -108,88 +95,6 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
         "median": statistics.median(values),
         "values": list(values),
     }
-
-
-def option(parser: argparse.ArgumentParser) -> None:
-    """Adds `--json FILE`."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-
-
-def write(path: Path | None, tables: Sequence[Table], peers: Sequence[str] = ()) -> None:
-    """Writes the tables, the machine and the versions of torch, headrace and these packages; without a path nothing."""
-    if path is None:
-        return
-    found = {
-        "command": command(sys.argv),
-        "machine": machine(),
-        "versions": versions(peers),
-        "tables": [table.as_json() for table in tables],
-    }
-    path.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def command(arguments: Sequence[str]) -> str:
-    """Returns the command line as it is typed in the repository, without `--json FILE`."""
-    kept = [one for one in arguments[1:] if not one.startswith("--json=")]
-    if "--json" in kept:
-        place = kept.index("--json")
-        del kept[place : place + 2]
-    return shlex.join(["python", f"benchmarks/{Path(arguments[0]).name}", *kept])
-
-
-def machine() -> dict[str, Any]:
-    """Returns what the figures were measured on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    release = ".".join(platform.release().split("-")[0].split(".")[:2])
-    return {"cpu": _processor(), "cores": cores, "memory": memory, "system": f"{platform.system()} {release}"}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []  # not Linux
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def versions(peers: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the versions of what was compared; a package that is not installed is left out."""
-    found = {"Python": platform.python_version()}
-    for name in ("torch", "numpy", OURS, *peers):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def peer(module: str) -> Any:
-    """Returns a package to compare with, or None if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        return None
-
-
-def show(table: Table) -> None:
-    """Prints a table: medians, and their ratios to the base."""
-    print(f"\n{table.title}")
-    for row in table.rows:
-        for name in table.columns:
-            if name in row.missing:
-                print(f"  {row.title:<28} {name:<24} {row.missing[name]}")
-            if name not in row.figures:
-                continue
-            ratios = table.ratios(row, name, table.base) if name != table.base else []
-            ratio = f"{statistics.median(ratios):8.2f}x of {table.base}" if ratios else ""
-            median = number(statistics.median(row.figures[name]))
-            print(f"  {row.title:<28} {name:<24} {median:>14} {table.unit}{ratio}", flush=True)
-    for note in table.notes:
-        print(f"  {note}")
 
 
 def decimals(value: float) -> int:

@@ -1,50 +1,30 @@
-"""Tables of databases: headrace.open, bare loops of the drivers, and torch's loader over a cursor, in turn, in one run.
-
-    python benchmarks/tables.py                    PostgreSQL and SQLite
-    python benchmarks/tables.py sqlite             one of them
-    python benchmarks/tables.py --json FILE        also write the figures there; --rows 20000: of fewer rows
-
-PostgreSQL runs on this machine, from its Debian package, with its data in a temporary folder. Tables have 200,000 rows
-of a key, a float and a whole number, and those named "arrays" 32 floats more (in SQLite: as bytes). Batches of 512, no
-workers. The bare loop counts the rows of `fetch_record_batch` of ADBC over the same query, and makes nothing of them.
-torch's loader has the IterableDataset that people write: a server-side cursor of psycopg, or a cursor of sqlite3.
-
-SQLite is compared with a bare loop of sqlite3, `fetchmany(5000)`, as well.
-
-Connections stand before anything is measured, and headrace is kept from holding the table in memory, apart from the
-line "in memory". In a first epoch every batch of each loader is compared with the source.
-"""
+"""Tables of databases: headrace.open, bare loops of the drivers, and torch's loader over a cursor, in turn."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import functools
 import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tests.servers import postgres
 from torch.utils.data import DataLoader, IterableDataset
 
 import headrace
+from benchmarks.harness.table import OURS, Row, Table
+from benchmarks.harness.turns import Loop, each_once, exhaust, fail, rates_in_turn, same
 from headrace.data.formats.sql import tables
-from rates import Loop, all_in_turn, exhaust, show_rates
-from results import Row, Table, option
-from results import write as write_results
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-CHECKED = "In a first epoch every batch was compared with its source."
 BATCH = 512
 COLUMNS = {"plain": "id, x, y", "arrays": "id, x, y, v"}
 
 
-class Cursor(IterableDataset):
+class Cursor(IterableDataset[Any]):
     """A table as people write it: one cursor, one row after the other."""
 
     def __init__(self, connection: Any, query: str) -> None:
@@ -52,6 +32,7 @@ class Cursor(IterableDataset):
         self.query = query
 
     def rows(self) -> Iterator[Any]:
+        """Yields the rows of the query."""
         if isinstance(self.connection, sqlite3.Connection):
             yield from self.connection.execute(self.query)
             return
@@ -70,49 +51,45 @@ class Cursor(IterableDataset):
             yield sample
 
 
-def compare(loader: Any, rows: int, has_array: bool) -> None:
-    """Raises unless an epoch delivers each row once, as it is in the source."""
-    seen = np.zeros(rows, np.int64)
+def compare(loader: Any, rows: int) -> None:
+    """Ends the program unless an epoch delivers each row once, as it is in the source."""
+    seen = []
     for batch in loader:
         keys = batch["id"].numpy()
-        seen[keys] += 1
-        right = np.array_equal(batch["x"].numpy(), keys / 4) and np.array_equal(batch["y"].numpy(), keys % 10)
-        if has_array:
+        same(batch["x"], keys / 4)
+        same(batch["y"], keys % 10)
+        if "v" in batch:
             arrays = batch["v"]
             if not isinstance(arrays, torch.Tensor):
                 arrays = torch.stack([torch.frombuffer(bytearray(one), dtype=torch.float32) for one in arrays])
-            right = right and np.array_equal(arrays.numpy()[:, 5], (keys + 5).astype(np.float32))
-        if not right:
-            raise SystemExit("a batch differs from its source")
-    if not (seen == 1).all():
-        raise SystemExit("not every row came once")
+            same(arrays[:, 5], (keys + 5).astype(np.float32))
+        seen.append(keys)
+    each_once(np.concatenate(seen), rows)
 
 
-def bare(connection: Any, query: str, expected: int) -> None:
-    """The loop that only counts."""
-    count = 0
+def read_arrow(connection: Any, query: str, expected: int) -> None:
+    """The bare loop over ADBC, which only counts."""
     with connection.cursor() as cursor:
         cursor.execute(query)
-        for batch in cursor.fetch_record_batch():
-            count += batch.num_rows
+        count = sum(batch.num_rows for batch in cursor.fetch_record_batch())
     if count != expected:
-        raise SystemExit("the bare loop lacks rows")
+        fail("the bare loop lacks rows")
 
 
-def bare_sqlite3(connection: sqlite3.Connection, query: str, expected: int) -> None:
+def read_sqlite3(connection: sqlite3.Connection, query: str, expected: int) -> None:
     """The same over sqlite3."""
     cursor = connection.execute(query)
     count = 0
     while rows := cursor.fetchmany(5000):
         count += len(rows)
     if count != expected:
-        raise SystemExit("the bare loop lacks rows")
+        fail("the bare loop lacks rows")
 
 
-def held(url: str, table: str, rows: int) -> headrace.data.stored.StoredDataset:
-    """The table, once all of it lies in memory."""
+def held(url: str, table: str) -> Any:
+    """Returns the table, once all of it lies in memory."""
     data = headrace.open(url, table=table, key="id")
-    reading = data.reader._reading.get()
+    reading = data.reader._reading.get(data.reader._open)
     loader = headrace.DataLoader(data, BATCH, shuffle=True)
     while reading._whole is None:
         exhaust(loader)
@@ -121,50 +98,36 @@ def held(url: str, table: str, rows: int) -> headrace.data.stored.StoredDataset:
 
 
 def measure(where: str, url: str, adbc: Any, connection: Any, rows: int, rounds: int) -> list[Table]:
+    """Returns the rates of both tables of a database."""
     made = []
+    limit = tables.KEPT
     for table, columns in COLUMNS.items():
-        has_array = table == "arrays"
-        kept = held(url, table, rows)
-        limit = tables.KEPT
+        kept = held(url, table)
         tables.KEPT = 0
         query = f"select {columns} from {table}"
         loaders: dict[str, Any] = {
-            "headrace, in order": headrace.DataLoader(headrace.open(url, table=table, key="id"), BATCH),
+            OURS: headrace.DataLoader(headrace.open(url, table=table, key="id"), BATCH),
             "headrace, shuffled": headrace.DataLoader(headrace.open(url, table=table, key="id"), BATCH, shuffle=True),
             "headrace, shuffled, in memory": headrace.DataLoader(kept, BATCH, shuffle=True),
-            "torch over a cursor": DataLoader(Cursor(connection, query), BATCH),
+            "torch": DataLoader(Cursor(connection, query), BATCH),
         }
-        for loader in loaders.values():
-            compare(loader, rows, has_array)
-
-        loops: dict[str, Loop] = {"bare ADBC loop": lambda query=query: bare(adbc, query, rows)}
+        loops: dict[str, Loop] = {"bare ADBC loop": functools.partial(read_arrow, adbc, query, rows)}
         if isinstance(connection, sqlite3.Connection):
-            loops["bare sqlite3 loop"] = lambda query=query: bare_sqlite3(connection, query, rows)
+            loops["bare sqlite3 loop"] = functools.partial(read_sqlite3, connection, query, rows)
         for name, loader in loaders.items():
-            loops[name] = lambda loader=loader: exhaust(loader)
-
-        pairs = [
-            ("headrace, in order", "bare ADBC loop"),
-            ("headrace, in order", "torch over a cursor"),
-            ("headrace, shuffled", "torch over a cursor"),
-        ]
-        if "bare sqlite3 loop" in loops:
-            pairs.append(("headrace, in order", "bare sqlite3 loop"))
-        rates = all_in_turn(loops, rows, rounds)
+            compare(loader, rows)
+            loops[name] = functools.partial(exhaust, loader)
         title = f"{where}, {table}, {rows:,} rows, batches of {BATCH}"
-        show_rates(title, "rows/s", rates, pairs)
-        figures = {name.replace("torch over a cursor", "torch"): values for name, values in rates.items()}
-        figures["headrace"] = figures.pop("headrace, in order")
-        made.append(Table(title, "rows/s", [Row("in order", figures)], CHECKED))
+        checked = "In a first epoch every batch was compared with its source."
+        made.append(Table(title, "rows/s", [Row("in order", rates_in_turn(loops, rows, rounds))], checked))
         tables.KEPT = limit
-
     return made
 
 
 def postgresql(rows: int, rounds: int) -> list[Table]:
+    """Measures in PostgreSQL."""
     import adbc_driver_postgresql.dbapi
     import psycopg
-    from tests.servers import postgres
 
     programs = postgres.find_postgres()
     if programs is None:
@@ -188,12 +151,12 @@ def postgresql(rows: int, rounds: int) -> list[Table]:
 
 
 def sqlite(rows: int, rounds: int) -> list[Table]:
+    """Measures in SQLite."""
     import adbc_driver_sqlite.dbapi
 
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/train.db"
-        keys = np.arange(rows)
-        arrays = (keys[:, None] + np.arange(32)).astype(np.float32)
+        arrays = (np.arange(rows)[:, None] + np.arange(32)).astype(np.float32)
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("create table plain (id integer primary key, x real, y integer)")
             connection.execute("create table arrays (id integer primary key, x real, y integer, v blob)")
@@ -209,18 +172,16 @@ def sqlite(rows: int, rounds: int) -> list[Table]:
 PLACES = {"postgresql": postgresql, "sqlite": sqlite}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", nargs="*", metavar="PLACE", help=", ".join(PLACES))
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--rows", type=int, default=200_000)
-    option(parser)
-    given = parser.parse_args()
-    tables = []
-    for place in given.places or PLACES:
-        tables += PLACES[place](given.rows, given.rounds)
-    write_results(given.json, tables, ["adbc-driver-postgresql", "adbc-driver-sqlite", "psycopg"])
+def databases(rows: int = 200_000, rounds: int = 9, places: tuple[str, ...] = tuple(PLACES)) -> list[Table]:
+    """Tables of databases: headrace.open, bare loops of the drivers, and torch's loader over a cursor, in turn.
 
+    PostgreSQL runs on this machine, from its Debian package, with its data in a temporary folder. Tables have rows of a
+    key, a float and a whole number, and those named "arrays" 32 floats more (in SQLite: as bytes). Batches of 512, no
+    workers. The bare loop counts the rows of `fetch_record_batch` of ADBC over the same query, and makes nothing of
+    them; SQLite is compared with `fetchmany(5000)` of sqlite3, too. torch's loader has the IterableDataset that people
+    write: a server-side cursor of psycopg, or a cursor of sqlite3.
 
-if __name__ == "__main__":
-    main()
+    Connections stand before anything is measured, and headrace is kept from holding the table in memory, apart from the
+    line "in memory". In a first epoch every batch of each loader is compared with the source.
+    """
+    return [table for place in places for table in PLACES[place](rows, rounds)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from results import OURS, Row, Table, decimals, number
+from benchmarks.harness.table import OURS, Row, Table, decimals, number
 
 NAMES = {
     "numpy": "NumPy",
@@ -29,13 +29,16 @@ def section(result: dict[str, Any], picture: str | None) -> str:
     if result.get("quick"):
         parts.append("**Small sizes, to try the commands: these figures say nothing.**")
     parts.append(_about(result))
-    for table in tables:
-        parts += [f"**{table.title}**, {_words(table)}:", markdown(table), *_after(table)]
-    checked = list(dict.fromkeys(table.checked for table in tables if table.checked))
-    parts += [" ".join(checked)] if checked else []
+    parts += map(paragraph, tables)
+    parts += [checked] if (checked := checks(tables)) else []
     if picture:
         parts.append(f"![How headrace and others compare, drawn]({picture})")
     return "\n\n".join(parts)
+
+
+def checks(tables: Iterable[Table]) -> str:
+    """Returns the sentences that say what was checked."""
+    return " ".join(dict.fromkeys(table.checked for table in tables if table.checked))
 
 
 def _about(result: dict[str, Any]) -> str:
@@ -51,8 +54,11 @@ def _words(table: Table) -> str:
     return f"{table.unit}, {table.better} is better{spread}"
 
 
-def _after(table: Table) -> list[str]:
-    return ["\n".join(f"- {note}" for note in table.notes)] if table.notes else []
+def paragraph(table: Table) -> str:
+    """Returns the Markdown of one table, with its title and its notes."""
+    parts = [f"**{table.title}**, {_words(table)}:", markdown(table)]
+    parts += ["\n".join(f"- {note}" for note in table.notes)] if table.notes else []
+    return "\n\n".join(parts)
 
 
 def markdown(table: Table) -> str:

@@ -1,0 +1,8 @@
+"""What loaders cost, measured beside torch's and other libraries: `python -m benchmarks`.
+
+A benchmark is a function that returns tables. Its parameters are the options of its command, and `catalog.py` has a
+line for it. `harness/` has what all share: `turns.py` lets contenders take turns and compares what they bring,
+`table.py` holds the figures, `sections.py` and `pictures.py` make text and pictures of them, `page.py` keeps
+docs/benchmarks.md. `datasets.py`, `ready_samples.py`, `buckets.py` and `swipes.py` have data of several benchmarks,
+`peers.py` and `slow_line.py` other libraries and a network.
+"""
