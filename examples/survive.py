@@ -60,7 +60,9 @@ def main() -> None:
         print(f"{len(loader)} batches of {sizes}; {faults.bad} bad samples and {faults.restarts} workers replaced")
         for record in sorted(headrace.load_quarantine(bad), key=lambda record: record.key):
             print(f"  {record.key}: {record.error.splitlines()[0][:70]}")
-        again = headrace.DataLoader(data, batch_size=20, shuffle=True, num_workers=2, seed=0, exclude=bad)
+        again = headrace.DataLoader(
+            data, batch_size=20, shuffle=True, num_workers=2, seed=0, on_error=headrace.OnError(exclude=bad)
+        )
         print(f"without them: {sum(len(batch) for batch in again)} samples, {again.faults.bad} bad ones")
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import headrace
-from headrace import DataLoader, load_quarantine
+from headrace import DataLoader, OnError, load_quarantine
 from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError
 from headrace.faults import quarantine
 from headrace.faults.bad_sample import BadSample
@@ -64,7 +64,7 @@ def test_the_file_is_read_back_and_its_samples_are_left_out(tmp_path: Path) -> N
     assert len(path.read_text().splitlines()) == 6
     expected = [key for key in range(20) if key not in BAD]
     for exclude in (path, str(path), records, list(BAD), np.array(BAD), torch.tensor(BAD), (key for key in BAD)):
-        loader = DataLoader(faulty(), 5, exclude=exclude)
+        loader = DataLoader(faulty(), 5, on_error=OnError(exclude=exclude))
         assert torch.cat(list(loader)).tolist() == expected
         assert len(loader) == 4
 
@@ -74,7 +74,7 @@ def test_the_file_is_read_back_and_its_samples_are_left_out(tmp_path: Path) -> N
 def test_shuffled_epochs_leave_quarantined_samples_out_and_resume(more: dict[str, Any], workers: int) -> None:
     def loader() -> DataLoader[Any]:
         given = {**more, "generator": torch.Generator().manual_seed(4)} if "generator" in more else more
-        return DataLoader(faulty(), 5, shuffle=True, exclude=BAD, num_workers=workers, **given)
+        return DataLoader(faulty(), 5, shuffle=True, on_error=OnError(exclude=BAD), num_workers=workers, **given)
 
     torch.manual_seed(1)
     first = loader()
@@ -93,7 +93,7 @@ def test_shuffled_epochs_leave_quarantined_samples_out_and_resume(more: dict[str
 
 def test_replacements_are_never_excluded_samples() -> None:
     dataset = Faulty(list(range(12)), {5: Raise(ValueError("no"))})
-    loader = DataLoader(dataset, 3, on_error="replace", exclude=[0, 1, 2, 3, 4, 7, 8, 9], seed=0)
+    loader = DataLoader(dataset, 3, on_error=OnError("replace", exclude=[0, 1, 2, 3, 4, 7, 8, 9]), seed=0)
     keys = [key for _ in range(8) for batch in loader for key in batch.tolist()]
     assert set(keys) == {6, 10, 11}
 
@@ -107,13 +107,13 @@ def test_replacements_are_never_excluded_samples() -> None:
 )  # fmt: skip
 def test_what_cannot_be_excluded_is_named(exclude: Any, said: str) -> None:
     with pytest.raises(UsageError, match="exclude=") as caught:
-        DataLoader(faulty(), exclude=exclude)
+        DataLoader(faulty(), on_error=OnError(exclude=exclude))
     assert said in str(caught.value)
 
 
 def test_a_sampler_of_the_user_must_leave_quarantined_samples_out_itself() -> None:
     with pytest.raises(UsageError, match="a sampler of yours"):
-        DataLoader(faulty(), exclude=BAD, sampler=[1, 2, 3])
+        DataLoader(faulty(), on_error=OnError(exclude=BAD), sampler=[1, 2, 3])
     sampler = headrace.samplers.DistributedSampler(20, exclude=BAD, shuffle=False)
     assert torch.cat(list(DataLoader(faulty(), 5, sampler=sampler))).tolist() == [k for k in range(20) if k not in BAD]
 

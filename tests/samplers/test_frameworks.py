@@ -54,7 +54,9 @@ def test_accelerate_is_told_what_a_new_loader_would_lack(given: dict[str, Any]) 
     assert all(f"{name}=" in str(caught.value) for name in given)
 
 
-@pytest.mark.parametrize("given", [{}, {"shuffle": True}, {"shard": "auto"}, {"exclude": [3]}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"shuffle": True}, {"shard": "auto"}, {"on_error": headrace.OnError(exclude=[3])}], ids=str
+)
 def test_accelerate_may_build_a_loader_anew_that_loses_nothing(given: dict[str, Any]) -> None:
     assert headrace.DataLoader(DATA, **given)._is_accelerate_prepared is False
 

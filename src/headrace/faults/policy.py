@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.faults.bad_sample import Action, BadSample
+from headrace.faults.quarantine import Excluded, listed
 from headrace.faults.replacements import Replacements
 
 ErrorAction = Literal["raise", "skip", "replace"] | Callable[[BadSample], Action]
@@ -42,9 +43,15 @@ class OnError:
     replaced; after a second timeout the sample counts as bad."""
     original: bool = False
     """Whether an exception from a worker keeps its object with its attributes, instead of becoming torch's copy."""
+    exclude: Excluded | None = None
+    """Samples to leave out: their numbers, what `headrace.load_quarantine` returns, or the path of a quarantine
+    file."""
 
     def __post_init__(self) -> None:
         check_on_error(self)
+        if self.exclude is not None and not isinstance(self.exclude, (str, os.PathLike)):
+            # What yields its keys only once may be asked for them by several loaders; and arrays compare to no truth.
+            object.__setattr__(self, "exclude", listed(self.exclude))
 
     @classmethod
     def of(cls, given: ErrorAction | OnError) -> OnError:

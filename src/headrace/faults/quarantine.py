@@ -67,7 +67,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
     """Returns the bad samples in a quarantine file: the latest record of each key.
 
-    You can pass the list to `headrace.DataLoader(exclude=)`. A line that was cut off is left out. Raises
+    You can pass the list to `headrace.OnError(exclude=)`. A line that was cut off is left out. Raises
     `DatasetNotFoundError` if there is no such file, `FormatError` if it holds anything else.
     """
     try:
@@ -114,7 +114,7 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
     if isinstance(exclude, (str, os.PathLike)):
         entries = load_quarantine(exclude)
     else:
-        entries = _listed(exclude)
+        entries = listed(exclude)
 
     keys = []
     for entry in entries:
@@ -136,7 +136,7 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
     return left
 
 
-def _listed(exclude: Iterable[Any]) -> list[Any]:
+def listed(exclude: Iterable[Any]) -> list[Any]:
     if isinstance(exclude, (np.ndarray, torch.Tensor)):
         exclude = exclude.tolist()
 

@@ -23,7 +23,6 @@ from headrace.epoch.lengths import batches_of
 from headrace.epoch.snapshot import Snapshot, check_reach, checked, parts_of
 from headrace.faults.counts import Faults
 from headrace.faults.policy import ErrorAction, OnError
-from headrace.faults.quarantine import Excluded
 from headrace.loader.executors import executor_for, has_workers
 from headrace.loader.iterator import LoaderIterator, ProcessesIterator, WorkersIterator
 from headrace.loader.left_alone import check_states
@@ -95,14 +94,12 @@ class DataLoader(Observed, AskedArguments[T_co]):
     batches_per_epoch: ends each epoch after this number of batches. The next epoch continues after them.
     on_error: what happens to a sample that raises in loading or collation: `"raise"`; `"skip"` shortens its batch;
       `"replace"` takes another sample; a function gets a `BadSample` and returns one of these words. `OnError` adds
-      limits, a log and a timeout. A policy retries input and output first that may succeed later. Errors of the
-      machine (no memory, a full disk) and of the program are always raised.
-    exclude: samples to leave out: their numbers, what `load_quarantine` returns, or the path of a quarantine file.
+      limits, a log, a timeout and samples to leave out. A policy retries input and output first that may succeed later.
+      Errors of the machine (no memory, a full disk) and of the program are always raised.
     on_stats: a function that gets the current `stats` every ten seconds and at the end of each epoch, such as
       `TensorBoardWriter` or `OpenMetricsWriter`.
     stragglers: `"wait"` keeps the order. `"defer"`, with `seed=`: a batch that is late changes places with the next one
       that is ready, and comes at most 64 batches later. The state says so: each sample comes once, also after a resume.
-    snapshot_every_n_steps: ignored; torchdata's `StatefulDataLoader` has it. A state is always of the latest batch.
 
     `stats` has figures of where the time goes. `report()` says in words what training waits for, what to change, and
     what that would gain.
@@ -141,10 +138,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
         backend: AskedBackend = "process",
         batches_per_epoch: int | None = None,
         on_error: ErrorAction | OnError = "raise",
-        exclude: Excluded | None = None,
         on_stats: OnStats | None = None,
         stragglers: Stragglers = "wait",
-        snapshot_every_n_steps: int | None = 1,
     ) -> None:
         check_arguments(
             dataset,
@@ -162,8 +157,9 @@ class DataLoader(Observed, AskedArguments[T_co]):
         check_stragglers(stragglers, dataset, seed, in_order=in_order)
 
         errors = OnError.of(on_error)
-        if exclude is not None:
-            exclude = checked_exclude(exclude, dataset, batch_sampler or sampler)
+        exclude = None
+        if errors.exclude is not None:
+            exclude = checked_exclude(errors.exclude, dataset, batch_sampler or sampler)
 
         options = Options(
             seed=None if seed is None else int(seed),
@@ -185,10 +181,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
             backend=backend,
             batches_per_epoch=batches_per_epoch,
             on_error=on_error,
-            exclude=exclude,
             on_stats=on_stats,
             stragglers=stragglers,
-            snapshot_every_n_steps=snapshot_every_n_steps,
         )
         self._session = self._begin_session(dataset)
         adopt_shard(shard, sampler, batch_sampler)

@@ -102,10 +102,8 @@ class AskedArguments(TorchDataLoader[T_co]):
     backend: AskedBackend = "process"
     batches_per_epoch: int | None = None
     on_error: ErrorAction | OnError = "raise"
-    exclude: Any = None
     on_stats: OnStats | None = None
     stragglers: Stragglers = "wait"
-    snapshot_every_n_steps: int | None = 1
     _options = Options()
 
 
@@ -138,7 +136,7 @@ def checked_exclude(exclude: Excluded, dataset: object, given: object) -> Any:
 
     raise UsageError.about(
         "cannot leave samples out of an order that is not the loader's own",
-        place="headrace.DataLoader(exclude=)",
+        place="headrace.OnError(exclude=)",
         found=found,
         expected="a map-style dataset with a length, without sampler and batch_sampler",
         cure="give the exclude= to the sampler (headrace.samplers.DistributedSampler), or leave the keys out of it",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, overload
 
 import torch
 
 from headrace.core.errors import UsageError
 from headrace.core.world import Shard
+from headrace.faults.policy import OnError
 from headrace.loader.options import AskedArguments, Options, is_map
 from headrace.samplers.frameworks import SplitOverRanks
 
@@ -21,7 +23,7 @@ It wraps the constructors of all loaders that exist when the hook begins. If our
 keeps the arguments that torch's loader is given, which are not ours. Without any, it takes the attributes.
 """
 
-PLAIN = {"on_error": "raise", "backend": "process", "stragglers": "wait", "batches_per_epoch": None, "on_stats": None}
+PLAIN = {"backend": "process", "stragglers": "wait", "batches_per_epoch": None, "on_stats": None}
 """Arguments of which torch's loader knows nothing, and their defaults."""
 
 
@@ -88,6 +90,11 @@ class ReadByRay:
         vars(loader)["generator"] = generator
 
 
+def _is_usual(on_error: OnError) -> bool:
+    """Tells whether bad samples are treated as torch does; which samples there are does not count."""
+    return replace(on_error, exclude=None) == OnError()
+
+
 def refuse_rebuild(loader: AskedArguments[Any], framework: Framework, options: Options) -> None:
     """Raises `UsageError` if a framework that builds this loader anew with torch's arguments would lose what it does.
 
@@ -96,8 +103,8 @@ def refuse_rebuild(loader: AskedArguments[Any], framework: Framework, options: O
     given = {name: getattr(loader, name) for name, default in PLAIN.items() if getattr(loader, name) != default}
     if options.asked_seed is not None:
         given["seed"] = options.asked_seed
-    if options.exclude is not None and not framework.keeps_sampler:
-        given["exclude"] = loader.exclude
+    if not _is_usual(options.on_error) or (options.exclude is not None and not framework.keeps_sampler):
+        given["on_error"] = loader.on_error
     # What ranks get of a map-style dataset is a matter of the sampler.
     if isinstance(loader.shard, Shard) or (loader.shard and not is_map(loader.dataset)):
         given["shard"] = loader.shard

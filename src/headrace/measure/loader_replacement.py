@@ -232,6 +232,8 @@ def _measured_class(
     class MeasuredDataLoader(base[T_co]):  # type: ignore[misc]
         @functools.wraps(base.__init__)  # type: ignore[misc]  # mypy expects a plain method
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            # torchdata's: a state of ours is always of the latest batch.
+            kwargs.pop("snapshot_every_n_steps", None)
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:

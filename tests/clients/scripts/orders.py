@@ -49,7 +49,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "shuffle": {"shuffle": True},
     "seed": {"shuffle": True, "seed": 7},
     "on_error": {"on_error": "skip"},
-    "exclude": {"exclude": [0, 1, 2, 3]},
+    "exclude": {"on_error": headrace.OnError(exclude=[0, 1, 2, 3])},
     "auto": {"shuffle": True, "shard": "auto"},
 }
 STREAMS: dict[str, dict[str, Any]] = {"stream": {}, "stream, auto": {"shard": "auto"}}
@@ -73,8 +73,8 @@ def whole(order: str) -> list[int]:
         return sorted(SAMPLERS[order](rank=0, world_size=1))
     if order in BATCH_SAMPLERS:
         return sorted(itertools.chain.from_iterable(BATCH_SAMPLERS[order](rank=0, world_size=1)))
-    excluded = PLAIN.get(order, {}).get("exclude", [])
-    return sorted(set(range(LENGTH)) - set(excluded))
+    on_error = headrace.OnError.of(PLAIN.get(order, {}).get("on_error", "raise"))
+    return sorted(set(range(LENGTH)) - set(on_error.exclude or ()))
 
 
 def tell(said: dict[str, Any]) -> None:
