@@ -15,7 +15,7 @@ def test_every_error_is_public_and_documented() -> None:
     assert len(classes) > 10
     documented = FAULTS.read_text()
     for one in classes:
-        assert getattr(headrace, one.__name__) is one
+        assert getattr(headrace.errors, one.__name__) is one
         assert issubclass(one, headrace.errors.HeadraceError)
         assert f"{one.__name__}`" in documented
         assert str(one("text alone")) == "text alone", "torch rebuilds a worker's exception from its text"

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from headrace.core.process import this_process
-from headrace.data.formats.protocol import Handle
+from headrace.core.process.per_process import Handle
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

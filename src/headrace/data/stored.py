@@ -15,12 +15,13 @@ from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import FormatError, UsageError, wrong_argument
+from headrace.core.process.per_process import Handle
 from headrace.core.text.secrets import hide_secrets
 from headrace.data import gather
 from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Block, Column, Keys, value_of
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.protocol import Handle, NamesFiles, Reader, WindowReader, stamped
+from headrace.data.formats.protocol import NamesFiles, Reader, WindowReader, stamped
 from headrace.data.formats.registry import MAPPED
 from headrace.data.formats.shards import FileList, beginning_of_files, stamp_of
 from headrace.data.gather import INT64, Gather, RaggedAs, in_range, type_of_numbers, whole_numbers

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from headrace.core.errors import HeadraceError
+from headrace.core.process import this_process
 from headrace.core.sharding import current_part
 from headrace.data.formats.columns import Keys
 from headrace.storage.fetching.endpoint import endpoint
@@ -48,7 +48,7 @@ class StreamAhead:
 
     def reached(self, position: int) -> None:
         """Says that the unit at a position is read now, and announces those behind it, up to a number of bytes."""
-        if self._plan.pid != os.getpid():
+        if self._plan.process is not this_process.current:
             self._plan = Plan(endpoint())
 
         for behind in [at for at in self._sizes if at < position]:

@@ -11,11 +11,12 @@ from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import FormatError, wrong_argument
+from headrace.core.process.per_process import Handle
 from headrace.core.text.secrets import hide_secrets
 from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Array, Keys
 from headrace.data.formats.flat import COLUMN
-from headrace.data.formats.protocol import Handle, Reader, WindowReader
+from headrace.data.formats.protocol import Reader, WindowReader
 from headrace.data.formats.shards import stamp_of
 from headrace.data.gather import allocate, in_range, whole_numbers
 from headrace.storage.fetching.ranges import ByteRange

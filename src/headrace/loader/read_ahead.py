@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace.core.errors import HeadraceError, StorageError
+from headrace.core.process import this_process
 from headrace.epoch.spec import LoaderSpec
 from headrace.loader.known_order import KnownOrder, may_draw_ahead
 from headrace.loader.remote_datasets import RangesOf, lies_elsewhere, place_of, ranges_of
@@ -47,7 +47,7 @@ class RemoteReading:
     def __init__(self, dataset: Any, io_process: IOProcess | None) -> None:
         """io_process: that of worker processes; None: whoever makes batches reads in threads of this process."""
         self._dataset = dataset
-        self._pid = os.getpid()
+        self._process = this_process.current
         self._io_process = io_process
         self._endpoint: Endpoint
         if io_process is not None:
@@ -65,7 +65,7 @@ class RemoteReading:
     def fits(self, dataset: Any, *, processes: bool) -> bool:
         """Tells whether it goes on with an epoch of this dataset, in this process."""
         # In a forked child, neither the threads of the parent nor its connections are there.
-        is_own = self._pid == os.getpid()
+        is_own = self._process is this_process.current
         return is_own and self._dataset is dataset and (self._io_process is not None) == processes
 
     @property

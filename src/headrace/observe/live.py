@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType, RenderResult
 from rich.text import Text
 
+from headrace.core.process import this_process
 from headrace.observe.remote_words import live_line, source_line
 from headrace.observe.stats import wait_share, waited_and_looped
 from headrace.observe.terminal_rows import PinnedRows
@@ -52,7 +53,7 @@ class LiveView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._process = os.getpid()
+        self._process = this_process.current
         if _is_able(console):
             self._rows: PinnedRows | None = PinnedRows(console.file)
         else:
@@ -65,7 +66,7 @@ class LiveView:
         """Draws anew, if it is time; called after deliveries."""
         # A forked worker has a copy of this view and of its lock. Two processes that draw would paint over each other.
         now = time.perf_counter()
-        if now < self._due or self._rows is None or os.getpid() != self._process:
+        if now < self._due or self._rows is None or self._process is not this_process.current:
             return
 
         # Several loaders may be iterated by several threads. Who finds the view busy goes on with its batch: the other
@@ -83,7 +84,7 @@ class LiveView:
 
     def close(self) -> None:
         """Takes away what was drawn."""
-        if self._rows is not None and os.getpid() == self._process:
+        if self._rows is not None and self._process is this_process.current:
             # Forgotten first: a batch that is delivered meanwhile by another thread shall not draw them again.
             rows = self._rows
             self._rows = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import os
 import threading
 import weakref
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from headrace.core.process import this_process
 from headrace.shared_memory.memory import AnonymousBacking, Bytes, Region, Slot, address_of
 from headrace.shared_memory.slots import SlotPool
 
@@ -58,12 +58,12 @@ class ReturnBox:
         self._slots: deque[Slot] = deque()
         self._bytes = 0
         self._largest = 0
-        self._pid = os.getpid()
+        self._process = this_process.current
 
     def put(self, slot: Slot) -> None:
         """Takes back one slot."""
         # A forked child has copies of the parent's leases. When they go there, the parent may still read the slot.
-        if os.getpid() != self._pid:
+        if self._process is not this_process.current:
             return
 
         self._bytes += slot.capacity

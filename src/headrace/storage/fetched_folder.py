@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.core.errors import MachineError
 from headrace.core.files.file_lock import NoLocks, lock_file
+from headrace.core.process import this_process
 
 LOGGER = logging.getLogger("headrace")
 
@@ -59,7 +60,7 @@ class FetchedFolder:
             ) from error
 
         self.path = str(Path(folder, FILES))
-        self._removal = weakref.finalize(self, _remove, folder, lock, os.getpid())
+        self._removal = weakref.finalize(self, _remove, folder, lock, this_process.current)
         # Others take no folder for abandoned whose lock file has no mark, and it gets its mark when it is locked. On a
         # file system without locks it gets none: after a kill it stays.
         with contextlib.suppress(NoLocks, OSError):
@@ -78,13 +79,13 @@ def _tell_of_wrong_variable(wanted: str, place: str) -> None:
         LOGGER.warning("TMPDIR=%s is no folder that this user may write to: files are fetched to %s", wanted, place)
 
 
-def _remove(folder: str, lock: int, pid: int) -> None:
+def _remove(folder: str, lock: int, owner: this_process.Process) -> None:
     """Removes a folder, in the process that has made it.
 
     A forked child inherits the finalizer, and the descriptor: as long as it has it, the folder is in use. It does not
     close it, since it may have given the number to another file.
     """
-    if os.getpid() != pid:
+    if owner is not this_process.current:
         return
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)

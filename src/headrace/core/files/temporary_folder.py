@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from headrace.core.process import this_process
+
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
@@ -38,12 +40,12 @@ def _removed_at_sigterm(folder: Path) -> Iterator[None]:
         yield
         return
 
-    process = os.getpid()
+    process = this_process.current
 
     def end(number: int, frame: FrameType | None) -> None:
         # An exception would be lost where the signal comes in a finalizer, and the program would go on. To a forked
         # child, which has the handler too, the folder does not belong.
-        if os.getpid() == process:
+        if process is this_process.current:
             shutil.rmtree(folder, ignore_errors=True)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

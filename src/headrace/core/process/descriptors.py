@@ -8,6 +8,8 @@ import tempfile
 import weakref
 from typing import Any
 
+from headrace.core.process import this_process
+
 
 def close_with(owner: object, fd: int) -> weakref.finalize[Any, Any]:
     """Has a descriptor closed when `owner` is collected. Returns the finalizer.
@@ -15,14 +17,14 @@ def close_with(owner: object, fd: int) -> weakref.finalize[Any, Any]:
     Not in a forked child, and not while Python exits: a daemon thread may use it to the very end, and then the system
     closes it.
     """
-    finalizer = weakref.finalize(owner, _close_in, os.getpid(), fd)
+    finalizer = weakref.finalize(owner, _close_in, this_process.current, fd)
     finalizer.atexit = False
     return finalizer
 
 
-def _close_in(pid: int, fd: int) -> None:
+def _close_in(owner: this_process.Process, fd: int) -> None:
     # A forked child has copies of the owner and of the descriptor, whose number it may have given to another file.
-    if os.getpid() == pid and not sys.is_finalizing():
+    if owner is this_process.current and not sys.is_finalizing():
         os.close(fd)
 
 

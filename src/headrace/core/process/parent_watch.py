@@ -16,6 +16,7 @@ import threading
 from multiprocessing import reduction
 from typing import Any
 
+from headrace.core.process import this_process
 from headrace.core.process.descriptors import close_with
 
 _making = threading.RLock()
@@ -106,5 +107,4 @@ def _leave_to_parent() -> None:
     _pipe = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+this_process.in_forked_child(_leave_to_parent)

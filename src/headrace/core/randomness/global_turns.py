@@ -6,25 +6,11 @@ anybody has drawn.
 
 from __future__ import annotations
 
-import os
-import threading
+from headrace.core.process.this_process import ForkLock
+
+_TURN = ForkLock()
 
 
-class _Turns:
-    """A lock that is free again in a forked child, where the thread that held it does not exist."""
-
-    def __init__(self) -> None:
-        self._lock, self._process = threading.Lock(), os.getpid()
-
-    def lock(self) -> threading.Lock:
-        if self._process != os.getpid():
-            self.__init__()  # type: ignore[misc]
-        return self._lock
-
-
-_turns = _Turns()
-
-
-def global_turn() -> threading.Lock:
+def global_turn() -> ForkLock:
     """Returns the lock to hold for as long as the global generators are another's than the program's."""
-    return _turns.lock()
+    return _TURN

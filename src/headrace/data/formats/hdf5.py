@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Array, Column, column_from
 from headrace.data.formats.columns.arrays import (
     ColumnsReader,
@@ -33,7 +34,7 @@ from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.guards.limits import allowed, check_unfolding, too_large
 from headrace.data.formats.manifest import manifest_of, only_known
-from headrace.data.formats.protocol import Handle, Names, Reader, Writer, even_blocks
+from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.storage.files import first_bytes, is_file
 
 NAME = "hdf5"

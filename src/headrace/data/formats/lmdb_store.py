@@ -21,6 +21,7 @@ import numpy as np
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.core.process.descriptors import ReadOnlyFile
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import schema_of_text, to_json_text, unreadable
@@ -36,7 +37,7 @@ from headrace.data.formats.lmdb_tree import (
     written_meanwhile,
 )
 from headrace.data.formats.manifest import commit_with_manifest, manifest_of
-from headrace.data.formats.protocol import Handle, Names, Reader, Writer, even_blocks
+from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.storage.files import first_bytes, is_file, is_folder, join
 
 NAME = "lmdb"

@@ -11,12 +11,9 @@ then all of it is there (see `atomic_target.py`). What was there before stays un
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from collections.abc import Collection, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
 
-from headrace.core.process import this_process
-from headrace.core.process.this_process import Process
 from headrace.data.formats.columns import Array, Block, Column, Keys
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.storage.fetching.ranges import ByteRange
@@ -132,46 +129,6 @@ class SeveralFiles(Protocol):
 
         files: paths, or URLs of one store; at least one. place: what a user would call them. columns: as there.
         """
-
-
-class Handle(Generic[T]):
-    """Something that is opened at its first use in each process, and is never pickled."""
-
-    def __init__(self, opener: Callable[[], T] | None = None) -> None:
-        """opener: not a method of the handle's owner; that is given to `get`.
-
-        Kept here it would be a cycle: files would stay open behind `del` until Python's collector comes.
-        """
-        self._opener = opener
-        self._forget()
-
-    def _forget(self) -> None:
-        self._process: Process | None = None
-        self._value: T | None = None
-        self._lock = threading.Lock()
-
-    def get(self, opener: Callable[[], T] | None = None) -> T:
-        """Returns it, opened by the calling process. opener: where the handle was made without one."""
-        value = self._value
-        if value is not None and self._process is this_process.current:
-            return value
-        # This is a forked child. A thread of the parent may have held the lock at the fork; it does not exist here, and
-        # nobody would release it. What the parent has opened is left alone: a file descriptor shares its position.
-        if self._process not in (None, this_process.current):
-            self._lock = threading.Lock()
-
-        with self._lock:
-            if self._value is None or self._process is not this_process.current:
-                self._value = (opener or self._opener)()  # type: ignore[misc]
-                self._process = this_process.current
-            return self._value
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_opener": self._opener}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._opener = state["_opener"]
-        self._forget()
 
 
 def even_blocks(length: int, size: int) -> list[range]:

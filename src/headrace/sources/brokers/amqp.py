@@ -6,19 +6,13 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
-from headrace.core.errors import StorageError, UsageError, wrong_argument
+from headrace.core.errors import StorageError, wrong_argument
 from headrace.core.extras import extra
-from headrace.core.text.urls import check_server, shown_url
+from headrace.sources.brokers.address import BrokerAddress
 from headrace.sources.journal.receiver import Away
-
-PLACE = "headrace.follow"
-FORM = "amqp://host:5672/queue"
-
-PORTS = {"amqp": 5672, "amqps": 5671}
 
 CONNECTING = 5.0
 """Seconds for each step of a connection."""
@@ -41,69 +35,25 @@ PRECONDITION_FAILED = 406
 REFUSALS = (403, NOT_FOUND, 405, 530, 540)
 """Codes of AMQP: access refused, not found, resource locked, not allowed, not implemented."""
 
-SETTINGS = {"vhost", "prefetch"}
-
 
 @dataclass(frozen=True)
-class AmqpAddress:
-    """Where a queue or a stream is: `amqp://user:password@host:5672/queue?vhost=name`.
+class AmqpAddress(BrokerAddress):
+    """Where a queue or a stream is: `amqp://user:password@host:5672/queue?vhost=name`. `amqps` is AMQP over TLS."""
 
-    The path is the queue's name, with slashes or without, quoted as in URLs. `amqps` is AMQP over TLS.
-    """
-
-    url: str = field(repr=False)
-    queue: str = ""
-    """The queue, if the URL has no path."""
+    FORM = "amqp://host:5672/queue"
+    PORTS = {"amqp": 5672, "amqps": 5671}
+    NAMED = "queue"
+    SETTINGS = ("vhost", "prefetch")
 
     def __post_init__(self) -> None:
-        check_server(self.url, PLACE, FORM)
-        scheme = urlsplit(self.url).scheme
-        if scheme not in PORTS:
-            raise wrong_argument("url", f"{scheme}://...", '"amqp://host/queue" or "amqps://host/queue"')
-        if not self.name:
-            cure = "write the queue behind the host"
-            what = "this URL has no queue"
-            raise UsageError.about(what, place=PLACE, found=shown_url(self.url), expected=FORM, cure=cure)
-
-        unknown = {name for name, _ in parse_qsl(urlsplit(self.url).query, keep_blank_values=True)} - SETTINGS
-        if unknown:
-            found = ", ".join(sorted(unknown))
-            cure = "correct what stands behind the question mark, or leave it out"
-            what = "this URL has a wrong setting"
-            expected = "?vhost= and ?prefetch="
-            raise UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected=expected, cure=cure)
+        super().__post_init__()
         if self.prefetch is not None and self.prefetch < 1:
             raise wrong_argument("prefetch", self.prefetch, "a whole number above 0")
 
     @property
-    def name(self) -> str:
-        """The name of the queue."""
-        return unquote(urlsplit(self.url).path.removeprefix("/")) or self.queue
-
-    @property
-    def server(self) -> str:
-        """The server, without user and password."""
-        parts = urlsplit(self.url)
-        host = parts.hostname or ""
-        if ":" in host:
-            host = f"[{host}]"
-        return f"{parts.scheme}://{host}:{self.port}"
-
-    @property
-    def place(self) -> str:
-        """What a user would call it: without user, password and query."""
-        return f"{self.server}/{self.name}"
-
-    @property
-    def port(self) -> int:
-        """The port of the server."""
-        parts = urlsplit(self.url)
-        return parts.port or PORTS[parts.scheme]
-
-    @property
     def prefetch(self) -> int | None:
         """Messages that the broker may send ahead; None: by their size."""
-        text = dict(parse_qsl(urlsplit(self.url).query)).get("prefetch")
+        text = self.settings.get("prefetch")
         if text is None:
             return None
         if not text.isdecimal():
@@ -113,17 +63,15 @@ class AmqpAddress:
     def parameters(self) -> Any:
         """Returns how pika connects. Raises `MissingExtraError`."""
         pika = extra("pika", "rabbitmq")
-        parts = urlsplit(self.url)
-        user = unquote(parts.username or "guest")
-        password = unquote(parts.password or "guest")
         options = None
-        if parts.scheme == "amqps":
-            options = pika.SSLOptions(ssl.create_default_context(), parts.hostname)
+        if self.parts.scheme == "amqps":
+            options = pika.SSLOptions(ssl.create_default_context(), self.host)
+        credentials = pika.PlainCredentials(self.user or "guest", self.password or "guest", erase_on_connect=False)
         return pika.ConnectionParameters(
-            host=parts.hostname or "",
+            host=self.host,
             port=self.port,
-            virtual_host=dict(parse_qsl(parts.query)).get("vhost", "/"),
-            credentials=pika.PlainCredentials(user, password, erase_on_connect=False),
+            virtual_host=self.settings.get("vhost") or "/",
+            credentials=credentials,
             ssl_options=options,
             heartbeat=HEARTBEAT,
             connection_attempts=1,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import RecordsLostError, wrong_argument
 from headrace.sources.brokers.amqp import OFFSET, AmqpAddress, translated
 from headrace.sources.brokers.amqp_consumer import AmqpConsumer, Delivery, say_goodbye
-from headrace.sources.brokers.read_ahead_thread import Fetched, Following
+from headrace.sources.brokers.read_ahead_thread import Fetched, ReadAheadLog
 from headrace.sources.journal.receiver import Away
-from headrace.sources.log import Positions, Records, Start
+from headrace.sources.log import Positions, Start
 from headrace.sources.outage import no_answer
 
 QUIET = 0.1
@@ -44,17 +44,13 @@ class RabbitStreamSource:
         return RabbitStreamLog(self.address)
 
 
-class RabbitStreamLog:
+class RabbitStreamLog(ReadAheadLog):
     """Reads a stream, which is a log of one partition."""
 
     def __init__(self, address: AmqpAddress) -> None:
         self.identity = {"kind": "RabbitMQ stream", "name": address.name}
         self._address = address
-        self._following = Following(_StreamFetcher(address), address.place)
-
-    def partitions(self) -> Sequence[int]:
-        """Returns the one partition."""
-        return [0]
+        super().__init__(_StreamFetcher(address), address.place)
 
     def resolve(self, start: Start) -> Positions:
         """Returns the offset that `start` means now. A time means the chunk of messages that the broker has of it.
@@ -76,28 +72,8 @@ class RabbitStreamLog:
         """Returns the offset behind the last message of the broker's last chunk. Raises `StorageError`."""
         return {0: _asked(self._address, end_of)}
 
-    def seek(self, positions: Positions) -> None:
-        """Has `poll` go on there."""
-        if 0 in positions:
-            self._following.seek(positions[0])
-
-    def poll(self, timeout: float, limit: int) -> list[Records]:
-        """Returns what comes next. Raises `RecordsLostError`, `StorageError`."""
-        positions, values = self._following.take(timeout, limit)
-        if not positions:
-            return []
-        return [Records(0, positions, values, positions[-1] + 1)]
-
-    def at_end(self) -> set[int]:
-        """Returns the partition if the broker had nothing more for a moment."""
-        return {0} if self._following.at_end else set()
-
     def commit(self, positions: Positions) -> None:
         """Does nothing: the broker keeps messages by its own rules."""
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self._following.close()
 
 
 def _asked(address: AmqpAddress, question: Callable[[AmqpAddress], int]) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.sources.journal.receiver import Away
+from headrace.sources.log import Positions, Records
 from headrace.sources.outage import SourceOutage
 
 AHEAD = 16 << 20
@@ -180,3 +181,35 @@ class Following:
             self._changed.notify_all()
             while turn == self._turn and not self._closing:
                 self._changed.wait()
+
+
+class ReadAheadLog:
+    """A log of one partition that a thread reads ahead: what all such logs share."""
+
+    def __init__(self, reader: LogReader, place: str) -> None:
+        """place: of the log, without secrets."""
+        self._following = Following(reader, place)
+
+    def partitions(self) -> Sequence[int]:
+        """Returns the one partition."""
+        return [0]
+
+    def seek(self, positions: Positions) -> None:
+        """Has `poll` go on there."""
+        if 0 in positions:
+            self._following.seek(positions[0])
+
+    def poll(self, timeout: float, limit: int) -> list[Records]:
+        """Returns what comes next. Raises `RecordsLostError`, `StorageError`."""
+        positions, values = self._following.take(timeout, limit)
+        if not positions:
+            return []
+        return [Records(0, positions, values, positions[-1] + 1)]
+
+    def at_end(self) -> set[int]:
+        """Returns the partition if the server had nothing more for a moment, as far as `poll` has seen."""
+        return {0} if self._following.at_end else set()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._following.close()

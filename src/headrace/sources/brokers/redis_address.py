@@ -12,23 +12,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
-from headrace.core.errors import StorageError, UsageError, wrong_argument
+from headrace.core.errors import StorageError
 from headrace.core.extras import extra
-from headrace.core.text.urls import check_server, shown_url
+from headrace.sources.brokers.address import BrokerAddress
 from headrace.sources.journal.receiver import Away
 
 SEQUENCE_BITS = 22
 MOST_MILLISECONDS = 1 << (63 - SEQUENCE_BITS)
 VALUE_FIELDS = (b"data", b"value")
 
-PLACE = "headrace.follow"
-FORM = "redis://host:6379/stream"
-
-PORT = 6379
 CONNECTING = 5.0
 """Seconds that the server has for each answer, beside those for which it was asked to wait."""
 
@@ -36,50 +31,18 @@ Entry = tuple[bytes, Mapping[bytes, bytes]]
 
 
 @dataclass(frozen=True)
-class RedisAddress:
+class RedisAddress(BrokerAddress):
     """A stream: `redis://user:password@host:6379/stream?db=0`; `rediss` is the same over TLS."""
 
-    url: str = field(repr=False)
-    stream: str = ""
-    """The stream's key, if the URL has no path."""
+    FORM = "redis://host:6379/stream"
+    PORTS = {"redis": 6379, "rediss": 6379}
+    NAMED = "stream"
+    SETTINGS = ("db",)
 
     def __post_init__(self) -> None:
-        check_server(self.url, PLACE, FORM)
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("redis", "rediss"):
-            raise wrong_argument("url", f"{parts.scheme}://...", '"redis://host/stream" or "rediss://host/stream"')
-        if not self.key:
-            cure = "write the stream's key behind the host"
-            what = "this URL has no stream"
-            raise UsageError.about(what, place=PLACE, found=shown_url(self.url), expected=FORM, cure=cure)
-
-        settings = dict(parse_qsl(parts.query, keep_blank_values=True))
-        number = settings.pop("db", "0")
-        if settings or not number.isdecimal():
-            found = ", ".join(sorted(settings)) or "?db="
-            expected = "?db=, a whole number, and no other setting"
-            cure = "correct what stands behind the question mark, or leave it out"
-            what = "this URL has a wrong setting"
-            raise UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected=expected, cure=cure)
-
-    @property
-    def key(self) -> str:
-        """The stream's key."""
-        return unquote(urlsplit(self.url).path.removeprefix("/")) or self.stream
-
-    @property
-    def server(self) -> str:
-        """The server, without user and password."""
-        parts = urlsplit(self.url)
-        host = parts.hostname or ""
-        if ":" in host:
-            host = f"[{host}]"
-        return f"{parts.scheme}://{host}:{parts.port or PORT}"
-
-    @property
-    def place(self) -> str:
-        """What a user would call it: without user, password and query."""
-        return f"{self.server}/{self.key}"
+        super().__post_init__()
+        if not self.settings.get("db", "0").isdecimal():
+            raise self.wrong_setting("a database that is no whole number")
 
     def client(self, wait: float) -> Any:
         """Returns a client that is not connected yet. wait: seconds that an answer may take beside the usual.
@@ -89,14 +52,13 @@ class RedisAddress:
         redis = extra("redis", "redis")
         retrying = extra("redis.retry", "redis")
         backoff = extra("redis.backoff", "redis")
-        parts = urlsplit(self.url)
         return redis.Redis(
-            host=parts.hostname or "",
-            port=parts.port or PORT,
-            username=unquote(parts.username) if parts.username else None,
-            password=unquote(parts.password) if parts.password else None,
-            db=int(dict(parse_qsl(parts.query)).get("db", "0")),
-            ssl=parts.scheme == "rediss",
+            host=self.host,
+            port=self.port,
+            username=self.user,
+            password=self.password,
+            db=int(self.settings.get("db", "0")),
+            ssl=self.parts.scheme == "rediss",
             socket_connect_timeout=CONNECTING,
             socket_timeout=CONNECTING + wait,
             retry=retrying.Retry(backoff.NoBackoff(), 0),

@@ -61,7 +61,7 @@ class RedisFetcher:
             milliseconds = max(int(min(timeout, BLOCK) * 1000), 1)
             # What comes is read by the next look, which also finds out whether it is all.
             before = id_at(max(self._next - 1, 0))
-            self._ask("XREAD", "COUNT", 1, "BLOCK", milliseconds, "STREAMS", self._address.key, before)
+            self._ask("XREAD", "COUNT", 1, "BLOCK", milliseconds, "STREAMS", self._address.name, before)
             return Fetched([], [], True)
 
         positions = [self._address.position_of(entry) for entry, _ in entries]
@@ -93,9 +93,9 @@ class RedisFetcher:
 
         def question() -> Any:
             with self._client.pipeline(transaction=True) as pipeline:
-                pipeline.exists(self._address.key)
-                pipeline.xrange(self._address.key, min=id_at(self._next), count=self._count)
-                pipeline.execute_command("XINFO STREAM", self._address.key)
+                pipeline.exists(self._address.name)
+                pipeline.xrange(self._address.name, min=id_at(self._next), count=self._count)
+                pipeline.execute_command("XINFO STREAM", self._address.name)
                 return pipeline.execute(raise_on_error=False)
 
         exists, entries, information = self._address.asked(question)
@@ -137,7 +137,7 @@ class RedisFetcher:
             number_of_first = added - information["length"] + 1
             if number_of_first == 1 or (self._added is not None and number_of_first <= self._added + 1):
                 return
-        if first and self._next and self._ask("XRANGE", self._address.key, *[id_at(self._next - 1)] * 2):
+        if first and self._next and self._ask("XRANGE", self._address.name, *[id_at(self._next - 1)] * 2):
             return
         earliest = place(first[0]) if first else end
         raise self._lost(f"id {id_at(self._next)}, and the first one that is there is {id_at(earliest)}", earliest)

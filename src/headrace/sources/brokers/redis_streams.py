@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import wrong_argument
-from headrace.sources.brokers.read_ahead_thread import Following
+from headrace.sources.brokers.read_ahead_thread import ReadAheadLog
 from headrace.sources.brokers.redis_address import SEQUENCE_BITS, RedisAddress, id_at
 from headrace.sources.brokers.redis_reader import RedisFetcher
 from headrace.sources.journal.receiver import Away
-from headrace.sources.log import Positions, Records, Start
+from headrace.sources.log import Positions, Start
 from headrace.sources.outage import no_answer
 
 GROUP = "headrace"
@@ -37,16 +37,16 @@ class RedisStreamSource:
         return RedisStreamLog(self.address, trim=self.trim)
 
 
-class RedisStreamLog:
+class RedisStreamLog(ReadAheadLog):
     """Reads a stream."""
 
     def __init__(self, address: RedisAddress, *, trim: bool = False) -> None:
         """trim: whether `commit` also deletes entries."""
-        self.identity = {"kind": "Redis stream", "name": address.key}
+        self.identity = {"kind": "Redis stream", "name": address.name}
         self._address = address
         self._trim = trim
         self._client = address.client(0.0)
-        self._following = Following(RedisFetcher(address), address.place)
+        super().__init__(RedisFetcher(address), address.place)
 
     def _ask(self, *command: object) -> Any:
         """Returns the answer to a command. Raises `StorageError`, also if the server is away."""
@@ -56,14 +56,10 @@ class RedisStreamLog:
             cure = "see whether the address is right and the server runs"
             raise no_answer("the server does not answer", self._address.place, away, cure) from away
 
-    def partitions(self) -> Sequence[int]:
-        """Returns the one partition."""
-        return [0]
-
     def resolve(self, start: Start) -> Positions:
         """Returns the position that `start` means now. Raises `StorageError`, `UsageError`."""
         if start == "earliest":
-            entries = self._ask("XRANGE", self._address.key, "-", "+", "COUNT", 1)
+            entries = self._ask("XRANGE", self._address.name, "-", "+", "COUNT", 1)
             if entries:
                 return {0: self._address.position_of(entries[0][0])}
             return self.ends()
@@ -77,18 +73,18 @@ class RedisStreamLog:
 
     def ends(self) -> Positions:
         """Returns the position behind the last entry; 0 while there is no stream. Raises `StorageError`."""
-        if not self._ask("EXISTS", self._address.key):
+        if not self._ask("EXISTS", self._address.name):
             return {0: 0}
-        information = self._ask("XINFO STREAM", self._address.key)
+        information = self._ask("XINFO STREAM", self._address.name)
         last = information["last-generated-id"]
         return {0: self._address.position_of(last) + 1 if last != b"0-0" else 0}
 
     def count(self, starts: Positions, stops: Positions) -> int:
         """Returns about how many entries lie there. Ids are times: as many are taken to have come in each second."""
-        if not self._ask("EXISTS", self._address.key):
+        if not self._ask("EXISTS", self._address.name):
             return 0
 
-        information = self._ask("XINFO STREAM", self._address.key)
+        information = self._ask("XINFO STREAM", self._address.name)
         length: int = information["length"]
         if not length:
             return 0
@@ -97,41 +93,25 @@ class RedisStreamLog:
         share: float = (min(stops[0], end) - max(starts[0], first)) / (end - first)
         return round(length * max(share, 0.0))
 
-    def seek(self, positions: Positions) -> None:
-        """Has `poll` go on there."""
-        if 0 in positions:
-            self._following.seek(positions[0])
-
-    def poll(self, timeout: float, limit: int) -> list[Records]:
-        """Returns what comes next. Raises `RecordsLostError`, `StorageError`."""
-        positions, values = self._following.take(timeout, limit)
-        if not positions:
-            return []
-        return [Records(0, positions, values, positions[-1] + 1)]
-
-    def at_end(self) -> set[int]:
-        """Returns the partition if all entries are read, as far as `poll` has seen."""
-        return {0} if self._following.at_end else set()
-
     def commit(self, positions: Positions) -> None:
         """Sets the consumer group "headrace" there, which tells others how far reading has come; trims if asked to.
 
         Raises `StorageError`.
         """
-        if 0 not in positions or not self._ask("EXISTS", self._address.key):
+        if 0 not in positions or not self._ask("EXISTS", self._address.name):
             return
 
         # The last entry that is done with stays: when reading goes on, it shows that nothing was lost behind it.
         last = id_at(max(positions[0] - 1, 0))
-        groups = self._ask("XINFO GROUPS", self._address.key)
+        groups = self._ask("XINFO GROUPS", self._address.name)
         if any(group["name"] == GROUP.encode() for group in groups):
-            self._ask("XGROUP SETID", self._address.key, GROUP, last)
+            self._ask("XGROUP SETID", self._address.name, GROUP, last)
         else:
-            self._ask("XGROUP CREATE", self._address.key, GROUP, last)
+            self._ask("XGROUP CREATE", self._address.name, GROUP, last)
         if self._trim:
-            self._ask("XTRIM", self._address.key, "MINID", "=", last)
+            self._ask("XTRIM", self._address.name, "MINID", "=", last)
 
     def close(self) -> None:
         """Ends the connections."""
-        self._following.close()
+        super().close()
         self._client.close()

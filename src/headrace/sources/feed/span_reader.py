@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.core import framing
 from headrace.core.errors import StorageError
+from headrace.core.process import this_process
 from headrace.core.spans import Span
 from headrace.sources.feed.feed_options import FeedOptions
 from headrace.sources.feed.supply import Connection, FeedName, connect
@@ -34,7 +35,7 @@ class SpanReader:
 
     def table(self, feed: FeedName, span: Span) -> pa.Table:
         """Returns the records of a span; see `span_file`. Raises `StorageError`, `RecordsLostError`."""
-        if self._pid != os.getpid():
+        if self._process is not this_process.current:
             self._forget()
 
         key = feed.name, span.number
@@ -49,7 +50,7 @@ class SpanReader:
             return table
 
     def _forget(self) -> None:
-        self._pid = os.getpid()
+        self._process = this_process.current
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._tables: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import re
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import HeadraceError, StorageError
+from headrace.core.process import this_process
 from headrace.sources.outage import SourceOutage, no_answer
 from headrace.sources.sql.answers import QueryResult
 from headrace.sources.sql.relation import Relation, SelectedColumn
@@ -47,8 +47,7 @@ def _keep_for_parent() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep_for_parent)
+this_process.in_forked_child(_keep_for_parent)
 
 
 class Database:
@@ -64,10 +63,10 @@ class Database:
         self._forget()
 
     def _forget(self) -> None:
-        self._pid = os.getpid()
+        self._process = this_process.current
         self._idle: list[DatabaseSession] = []
         self._lock = threading.Lock()
-        weakref.finalize(self, _close_all, self._idle, self._pid)
+        weakref.finalize(self, _close_all, self._idle, self._process)
 
     def read(self, query: str, types: pa.Schema | None = None) -> QueryResult:
         """Returns the answer of a query; `DatabaseSession.read` says what `types` is.
@@ -108,7 +107,7 @@ class Database:
 
     def _take(self, begun: float) -> tuple[DatabaseSession, bool]:
         """Returns a connection, and whether it was opened just now."""
-        if self._pid != os.getpid():
+        if self._process is not this_process.current:
             self._forget()
 
         with self._lock:
@@ -168,10 +167,10 @@ class Database:
 
     def close(self) -> None:
         """Ends the connections that are not in use."""
-        if self._pid != os.getpid():
+        if self._process is not this_process.current:
             return
         with self._lock:
-            _close_all(self._idle, self._pid)
+            _close_all(self._idle, self._process)
 
     def __getstate__(self) -> dict[str, Any]:
         # Locks and connections stay in this process.
@@ -191,9 +190,9 @@ def _close(session: DatabaseSession) -> None:
         session.close()
 
 
-def _close_all(idle: list[DatabaseSession], pid: int) -> None:
+def _close_all(idle: list[DatabaseSession], owner: this_process.Process) -> None:
     """Ends connections, in the process that has opened them."""
-    while idle and pid == os.getpid():
+    while idle and owner is this_process.current:
         _close(idle.pop())
 
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.core.errors import DatasetNotFoundError, UsageError
 from headrace.core.extras import extra
+from headrace.core.process import this_process
 from headrace.core.text.urls import check_server, shown_url
 from headrace.sources.sql.dialect import Dialect
 from headrace.sources.sql.recognition import SCHEME, is_engine, is_function
@@ -177,7 +178,7 @@ class AlchemyTarget:
     def __init__(self, url: str, engine: Any = None) -> None:
         self._url = url
         self._engine = engine
-        self._pid = os.getpid()
+        self._process = this_process.current
         self.place = shown_url(url)
         self.dialect = Dialect.of(url.partition(":")[0].partition("+")[0].lower())
         self.secrets = secrets_of(url)
@@ -207,10 +208,10 @@ class AlchemyTarget:
     def open(self) -> DatabaseSession:
         if self._engine is None:
             self._engine = self._make_engine()
-        if self._pid != os.getpid():
+        if self._process is not this_process.current:
             # Connections of the parent are left alone: they are closed by the process that has opened them.
             self._engine.dispose(close=False)
-            self._pid = os.getpid()
+            self._process = this_process.current
 
         connection = self._engine.raw_connection()
         return RowSession(connection, self.dialect)

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from headrace.core.errors import UsageError
 from headrace.core.files.file_lock import NoLocks, lock_file, lock_range, unlock_range
+from headrace.core.process import this_process
 from headrace.storage.cache import layout
 from headrace.storage.cache.folders import HEX, JOBS, WHOLE, Folders
 from headrace.storage.cache.open_files import OpenFile, OpenFiles
@@ -428,4 +429,4 @@ def _after_fork_in_child() -> None:
         node.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+this_process.in_forked_child(_after_fork_in_child)

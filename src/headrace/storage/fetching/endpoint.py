@@ -7,12 +7,12 @@ wait for ever. So a process uses only what it has made itself.
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.core.errors import StorageError
+from headrace.core.process import this_process
+from headrace.core.process.this_process import ForkLock, Process
 from headrace.storage.fetching.fetcher import RangeFetcher
 from headrace.storage.fetching.range_sources import bring
 from headrace.storage.fetching.ranges import ByteRange, PlannedRead
@@ -51,8 +51,9 @@ class Endpoint(Protocol):
         """Returns what was read so far."""
 
 
-_LOCK = threading.Lock()
-_PID = -1
+_LOCK = ForkLock()
+_OWNER: Process | None = None
+"""The process whose endpoint it is."""
 _ENDPOINT: Endpoint | None = None
 _PROCESS: object = None
 """The I/O process that this process has started for itself, which ends when nobody holds it."""
@@ -60,24 +61,20 @@ _PROCESS: object = None
 
 def endpoint() -> Endpoint:
     """Returns what reads for this process."""
-    global _PID, _ENDPOINT, _LOCK
-    if _ENDPOINT is not None and os.getpid() == _PID:
+    global _OWNER, _ENDPOINT
+    if _ENDPOINT is not None and _OWNER is this_process.current:
         return _ENDPOINT
 
-    # A thread of the parent may have held the lock at the fork. It does not exist here, and nobody would release it.
-    if _PID not in (-1, os.getpid()):
-        _LOCK = threading.Lock()
-
     with _LOCK:
-        if _ENDPOINT is None or os.getpid() != _PID:
+        if _ENDPOINT is None or _OWNER is not this_process.current:
             _ENDPOINT = _new_endpoint()
-            _PID = os.getpid()
+            _OWNER = this_process.current
         return _ENDPOINT
 
 
 def tell_of_direct_reads(count: int) -> None:
     """Tells what reads for this process, if there is such, that so many bytes came out of the cache without it."""
-    if _ENDPOINT is not None and os.getpid() == _PID:
+    if _ENDPOINT is not None and _OWNER is this_process.current:
         # Without the I/O process, what is in the cache can be read all the same: only figures lack it.
         with contextlib.suppress(StorageError):
             _ENDPOINT.read_directly(count)
@@ -85,7 +82,7 @@ def tell_of_direct_reads(count: int) -> None:
 
 def _new_endpoint() -> Endpoint:
     global _PROCESS
-    if _PID == -1 and registry.opened_by() in (None, os.getpid()):
+    if _OWNER is None and registry.opened_by() in (None, this_process.current):
         fetcher = RangeFetcher(bring)
         registry.on_retry(fetcher.retried)
         return fetcher
@@ -99,9 +96,9 @@ def _new_endpoint() -> Endpoint:
 
 def read_through(address: str) -> None:
     """Has this process, a worker, read through an I/O process from now on. address: of its socket."""
-    global _PID, _ENDPOINT
+    global _OWNER, _ENDPOINT
     from headrace.storage.fetching.io_client import IOClient
 
     _ENDPOINT = IOClient(address)
     registry.leave_words_to_io_process()
-    _PID = os.getpid()
+    _OWNER = this_process.current

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from headrace.core import framing
 from headrace.core.errors import StorageError
+from headrace.core.process import this_process
 from headrace.core.process.per_process import PerProcess
 from headrace.storage.fetching import unix_sockets
 from headrace.storage.fetching.ranges import ByteRange, PlannedRead, cut
@@ -64,7 +65,7 @@ class _Opened:
         """The stores whose settings were sent over it."""
 
         # A forked child makes one of its own: two processes would take each other's answers.
-        self.pid = os.getpid()
+        self.process = this_process.current
         try:
             unix_sockets.connect(self.socket, Path(address))
         except BaseException:
@@ -158,7 +159,7 @@ class IOClient:
 
     def _connection(self) -> _Opened:
         opened = self._local.opened
-        if opened is None or opened.pid != os.getpid():
+        if opened is None or opened.process is not this_process.current:
             opened = self._local.opened = _Opened(self.address)
         return opened
 
@@ -201,7 +202,7 @@ class IOProcess:
         # The thread holds what it needs, and not this object: otherwise it would never be dropped.
         watching = threading.Thread(target=self._running.watch, name="headrace-io-watch", daemon=True)
         watching.start()
-        self._end = weakref.finalize(self, _end, self._running, folder, os.getpid())
+        self._end = weakref.finalize(self, _end, self._running, folder, this_process.current)
 
     @property
     def address(self) -> str:
@@ -290,9 +291,9 @@ class _Running:
                 self.process.stdin.close()
 
 
-def _end(running: _Running, folder: str, pid: int) -> None:
+def _end(running: _Running, folder: str, owner: this_process.Process) -> None:
     """Ends an I/O process, in the process that has started it: a forked child inherits the finalizer."""
-    if os.getpid() != pid:
+    if owner is not this_process.current:
         return
     running.end()
     shutil.rmtree(folder, ignore_errors=True)

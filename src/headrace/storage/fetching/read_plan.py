@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Sequence
 
+from headrace.core.process import this_process
 from headrace.storage.fetching.endpoint import Endpoint
 from headrace.storage.fetching.ranges import ByteRange, PlannedRead
 
@@ -19,14 +20,14 @@ class Plan:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self.pid = os.getpid()
+        self.process = this_process.current
         """The process that has made it. A forked child, whose endpoint is another one, needs a plan of its own."""
 
-        self._number = (self.pid << 32) + next(_NUMBERS)
+        self._number = (os.getpid() << 32) + next(_NUMBERS)
         self._untold: list[PlannedRead] = []
 
         # At exit the endpoint goes as well.
-        self._end = weakref.finalize(self, _abandon, endpoint, self._number, self.pid)
+        self._end = weakref.finalize(self, _abandon, endpoint, self._number, self.process)
         self._end.atexit = False
 
     def announce(self, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None) -> None:
@@ -44,7 +45,7 @@ class Plan:
         self._endpoint.passed(self._number, position)
 
 
-def _abandon(endpoint: Endpoint, number: int, pid: int) -> None:
+def _abandon(endpoint: Endpoint, number: int, owner: this_process.Process) -> None:
     # A forked child inherits the finalizer. What its parent has announced is none of its business.
-    if os.getpid() == pid:
+    if owner is this_process.current:
         endpoint.abandon(number)

@@ -20,6 +20,7 @@ from obstore.exceptions import BaseError
 
 from headrace.core.errors import HeadraceError, StorageError, UsageError
 from headrace.core.outage import Outage
+from headrace.core.process import this_process
 from headrace.core.process.shortage import machine_error
 from headrace.storage.locations import HTTP_SCHEMES, Location
 from headrace.storage.stores.access import LIMIT_OPTIONS, Access, access_to, shown_endpoint
@@ -76,7 +77,7 @@ _READING = "cannot read an object"
 class _FirstUse:
     """The process in which obstore was first used here, and so started its threads."""
 
-    process: int | None = None
+    process: this_process.Process | None = None
 
 
 class CloudStore:
@@ -451,11 +452,10 @@ class CloudStore:
         obstore starts threads at its first request. A forked child has none of them, but the library believes that they
         run, and every request in the child waits for them.
         """
-        process = os.getpid()
         if _FirstUse.process is None:
-            _FirstUse.process = process
+            _FirstUse.process = this_process.current
 
-        if _FirstUse.process != process:
+        if _FirstUse.process is not this_process.current:
             raise StorageError.about(
                 "this process cannot use object stores",
                 place=self.location.url,

@@ -5,12 +5,12 @@ Everyone in a process who asks with the same options gets the same store.
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections.abc import Mapping
 
 from headrace.core.errors import MissingExtraError
+from headrace.core.process import this_process
+from headrace.core.process.this_process import ForkLock, in_forked_child
 from headrace.storage.locations import CLOUD_SCHEMES, Location
 from headrace.storage.stores.objects import Store, StoreConfig, store_config
 
@@ -30,8 +30,8 @@ def open_store(location: Location, options: Mapping[str, object] | None = None) 
 def open_config(config: StoreConfig) -> Store:
     """Returns the store that a description names, as `open_store` does."""
     described = tuple(sorted((name, repr(value)) for name, value in config.options.items()))
-    name = (os.getpid(), config.scheme, config.container, described)
-    with _OPENING.lock:
+    name = (this_process.current, config.scheme, config.container, described)
+    with _LOCK:
         store = _STORES.get(name)
         if store is None:
             store = _new_store(config)
@@ -74,25 +74,17 @@ def _without_obstore(location: Location, options: Mapping[str, object], missing:
     return FsspecStore(location, options)
 
 
-class _Opening:
-    """The lock around opening, and what a forked child has of its parent."""
+def _keep_inherited() -> None:
+    """Called in a forked child, which never uses its parent's stores, and never ends them.
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.inherited: list[Store] = []
-
-    def renew(self) -> None:
-        """Called in the child after a fork: a thread of the parent may have held the lock.
-
-        The child never uses its parent's stores, and never ends them: obstore's clients belong to threads that do not
-        exist in the child.
-        """
-        self.lock = threading.Lock()
-        self.inherited += _STORES.values()
+    obstore's clients belong to threads that do not exist in the child.
+    """
+    _INHERITED.extend(_STORES.values())
 
 
-_OPENING = _Opening()
+_LOCK = ForkLock()
 _STORES: weakref.WeakValueDictionary[tuple[object, ...], Store] = weakref.WeakValueDictionary()
 """By process, container and options, as long as somebody holds them."""
 
-os.register_at_fork(after_in_child=_OPENING.renew)
+_INHERITED: list[Store] = []
+in_forked_child(_keep_inherited)

@@ -7,13 +7,14 @@ import hashlib
 import logging
 import os
 import secrets
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import wrong_argument
+from headrace.core.process import this_process
+from headrace.core.process.this_process import ForkLock, Process
 from headrace.core.sizes import bytes_in
 from headrace.storage.cache import CachedObject, DiskCache
 from headrace.storage.fetching.ranges import ObjectVersion
@@ -103,7 +104,7 @@ class RegisteredStore:
         """Objects in the cache that are kept at hand."""
 
         # With the process that has opened it: a forked child cannot use that of its parent.
-        self._opened: tuple[int, Store] | None = None
+        self._opened: tuple[Process, Store] | None = None
         self._cache: DiskCache | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -112,14 +113,13 @@ class RegisteredStore:
     def opened(self) -> Store:
         """Returns the store itself."""
         global _OPENED_BY
-        pid = os.getpid()
-        if self._opened is not None and self._opened[0] == pid:
+        if self._opened is not None and self._opened[0] is this_process.current:
             return self._opened[1]
 
         store = open_config(self.settings.config)
-        _OPENED_BY = pid
+        _OPENED_BY = this_process.current
         store.on_retry = functools.partial(_retried, self.name)
-        self._opened = pid, store
+        self._opened = this_process.current, store
         return store
 
     def cache(self) -> DiskCache | None:
@@ -137,9 +137,9 @@ class RegisteredStore:
             return self._cache
 
 
-_LOCK = threading.Lock()
+_LOCK = ForkLock()
 _KNOWN: weakref.WeakValueDictionary[str, RegisteredStore] = weakref.WeakValueDictionary()
-_OPENED_BY: int | None = None
+_OPENED_BY: Process | None = None
 _IS_WORKER = False
 _LOGGER = logging.getLogger("headrace")
 _SAID: set[str] = set()
@@ -227,7 +227,7 @@ def name_at(location: Location) -> str | None:
     return None
 
 
-def opened_by() -> int | None:
+def opened_by() -> Process | None:
     """Returns the process that was the last to open a store: this one, or one that it was forked from."""
     return _OPENED_BY
 
@@ -243,13 +243,3 @@ def on_retry(listener: Callable[[str, str], None]) -> None:
 def _retried(name: str, kind: str) -> None:
     for listener in _LISTENERS:
         listener(name, kind)
-
-
-def _renew_lock() -> None:
-    """Called in a forked child: a thread of the parent may have held the lock."""
-    global _LOCK
-    _LOCK = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)

@@ -18,6 +18,7 @@ import pyarrow.ipc
 
 from headrace.core.errors import HeadraceError
 from headrace.core.process.memory import machine_memory
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.arrow.columns import check_decoded, from_arrow
 from headrace.data.formats.arrow.exact_numbers import are_as_stored, is_time
 from headrace.data.formats.arrow.field_types import field_from, schema_from
@@ -40,7 +41,6 @@ from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards.arrow_messages import BATCH, DICTIONARY, SCHEMA, is_big_endian, record_batch
 from headrace.data.formats.guards.limits import FREE, allowed, check_unfolding, too_large
-from headrace.data.formats.protocol import Handle
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.remote_files import RemoteFiles, read_ranges
 

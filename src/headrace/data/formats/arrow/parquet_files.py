@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.guards.parquet_pages import Pread, leaves_of, start_of
-from headrace.data.formats.protocol import Handle
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.remote_files import RangeFile, RemoteFiles, read_ranges
 

@@ -22,12 +22,13 @@ import numpy as np
 
 from headrace.core.errors import FormatError, HeadraceError, MachineError
 from headrace.core.files.disk_names import as_text, on_disk
+from headrace.core.process.per_process import Handle
 from headrace.core.process.shortage import machine_error, shortage
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.guards.limits import FREE, too_large
 from headrace.data.formats.manifest import NAME as MANIFEST
-from headrace.data.formats.protocol import Handle, Names, even_blocks
+from headrace.data.formats.protocol import Names, even_blocks
 from headrace.storage import files
 
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns.byte_spans import (
     ALONE,
     Addresses,
@@ -25,7 +26,6 @@ from headrace.data.formats.columns.byte_spans import (
 )
 from headrace.data.formats.columns.ragged import Array, Keys, Ragged, damaged_offsets, offsets_of
 from headrace.data.formats.columns.schema import Field
-from headrace.data.formats.protocol import Handle
 from headrace.storage.remote_files import read_into
 
 SMALL = 4 << 20

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.arrow.columns import check_decoded, from_arrow
 from headrace.data.formats.columns import Block, Column, Keys, Ragged, SampleOrigin, concatenated, joined
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.protocol import Handle, even_blocks
+from headrace.data.formats.protocol import even_blocks
 
 RUN = 1 << 24
 """Bytes of a run of samples that is read at a time."""

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Block, Column, Field, Keys, Schema
-from headrace.data.formats.protocol import Handle, even_blocks
+from headrace.data.formats.protocol import even_blocks
 from headrace.data.formats.sql.columns import WHOLE_ROW, TableRows, joined_rows, rows_from, schema_of
 from headrace.data.formats.sql.read_ahead import Read, RowReadAhead, Run
 from headrace.sources.sql.arrays import sent, shapes_of

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, SampleOrigin, column_from, exactly, joined
 from headrace.data.formats.columns.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.protocol import Handle
 from headrace.data.formats.tar.shard_files import Run, TarFiles
 from headrace.data.formats.tar.shard_index import TarIndex
 from headrace.storage.fetching.ranges import ByteRange

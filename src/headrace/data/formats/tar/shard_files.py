@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.core.process.descriptors import ReadOnlyFile
+from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import unreadable
-from headrace.data.formats.protocol import Handle
 from headrace.data.formats.tar.kept_index import index_from, index_of, index_path
 from headrace.data.formats.tar.shard_index import TarIndex, walk_headers
 from headrace.storage.fetching.ranges import ByteRange
