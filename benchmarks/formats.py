@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.datasets import random_images
 from benchmarks.harness.table import Row, Table, number
 from benchmarks.harness.turns import fail
-from headrace.measure.bench.loading import ORDERS, LoaderChoice, Order
-from headrace.measure.bench.measuring import BenchOptions, Comparison, FormFigures, compare
+from headrace.measure.bench.comparison import BenchOptions, Comparison, FormFigures, compare
+from headrace.measure.bench.loader_passes import ORDERS, LoaderChoice, Order
 
 WORDS = {"random": "in random order", "sequential": "in order"}
 

@@ -25,7 +25,7 @@ from benchmarks.harness.machine import peer
 from benchmarks.harness.table import OURS, Row, Table
 from benchmarks.harness.turns import Loop, fail, rates_in_turn
 from headrace.transforms import EvalImages, Normalize, TrainImages
-from headrace.transforms.drawing import draw_crop
+from headrace.transforms.random_crops import draw_crop
 
 SIZE, BATCH, WORKERS = 224, 64, 2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)

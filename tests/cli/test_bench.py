@@ -25,11 +25,12 @@ from headrace.data.blobs import Blobs
 from headrace.data.formats.columns import Block, block_from
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.registry import MODULES, open_writer
-from headrace.measure.bench import forms, measuring
+from headrace.measure.bench import comparison as measuring
+from headrace.measure.bench import forms
 from headrace.measure.bench.checksum import checksum_of
+from headrace.measure.bench.comparison import BenchOptions, Comparison, FormFigures, compare
 from headrace.measure.bench.forms import GOOD_FOR, Form
-from headrace.measure.bench.loading import LoaderChoice
-from headrace.measure.bench.measuring import BenchOptions, Comparison, FormFigures, compare
+from headrace.measure.bench.loader_passes import LoaderChoice
 
 COUNT = 50
 QUICK = 0.003

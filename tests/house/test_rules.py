@@ -16,6 +16,11 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PYTHON = sorted(path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
 ENVIRONMENTS = {".venv", ".venv-clients", ".venv-matrix"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base"}
+NOUNS = {
+    "decoding", "fetching", "finding", "formatting", "framing", "grouping", "listing", "loading", "opening", "packing",
+    "pinning", "planning", "recording", "reporting", "scaling", "setting", "sharding", "stacking", "testing", "wording",
+    "building",
+}  # fmt: skip
 MODULES = {"os", "sys", "mmap", "signal", "signals", "socket", "torch"}
 OF_OTHERS = {
     "batch_size", "closed", "compose", "cursor", "data", "dataset", "detach", "features", "filename", "fp", "func",
@@ -91,8 +96,12 @@ def test_functions_fit_on_a_screen() -> None:
 
 
 def test_file_names_say_what_is_in_them() -> None:
+    """A file is named by a thing; a word that ends in -ing must be a noun that the field uses."""
+
     def forbidden(path: Path) -> set[str]:
-        return {part.removesuffix(".py") for part in path.relative_to(ROOT / "src").parts} & FORBIDDEN_NAMES
+        names = {part.removesuffix(".py") for part in path.relative_to(ROOT / "src").parts}
+        participles = {name for name in names if name.endswith("ing") and name.rpartition("_")[2] not in NOUNS}
+        return names & FORBIDDEN_NAMES | participles
 
     assert offenders(SOURCES, forbidden) == {}
 

@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.stats import stats_of
-from headrace.telemetry.preparing import prepared
+from headrace.telemetry.preparation import prepared
 from headrace.telemetry.recording import Recording
 from tests.observe import made_up
 from tests.observe.diagnosis.steady import MS, Loop, recording_of

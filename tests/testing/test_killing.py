@@ -56,7 +56,7 @@ def test_the_seed_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
             if len(sent) == 20:
                 enough.set()
 
-        monkeypatch.setattr("headrace.testing.killing.os.kill", kill)
+        monkeypatch.setattr("headrace.testing.killer.os.kill", kill)
         others = [pid for pid in range(2, 12) if pid != os.getpid()]
         with Killer(lambda: others, every=0.001, seed=seed):
             assert enough.wait(20)

@@ -17,8 +17,8 @@ import headrace
 from headrace.core.errors import SampleError, UsageError
 from headrace.core.randomness.rng import begin_stream, rng
 from headrace.transforms import EvalImages, RandomResizedCrop, TrainImages, decode
-from headrace.transforms.drawing import Box, draw_crop
 from headrace.transforms.images import on_grid
+from headrace.transforms.random_crops import Box, draw_crop
 from tests.transforms.pictures import by_pillow, difference, encoded, smooth
 
 PICTURES = [encoded(smooth(60 + 7 * place, 90 - 5 * place, seed=place), quality=90) for place in range(6)]

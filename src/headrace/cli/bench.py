@@ -17,9 +17,9 @@ from rich.table import Table
 from headrace.core.errors import UsageError
 from headrace.core.text.printable import printable
 from headrace.data.formats.registry import format_named
+from headrace.measure.bench.comparison import ROUNDS, BenchOptions, Comparison, FormFigures, compare
 from headrace.measure.bench.forms import GOOD_FOR
-from headrace.measure.bench.loading import ORDERS, LoaderChoice
-from headrace.measure.bench.measuring import ROUNDS, BenchOptions, Comparison, FormFigures, compare
+from headrace.measure.bench.loader_passes import ORDERS, LoaderChoice
 from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.diagnosis.finding import Finding
 from headrace.telemetry.progress import stages_bar

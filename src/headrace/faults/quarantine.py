@@ -137,6 +137,7 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
 
 
 def listed(exclude: Iterable[Any]) -> list[Any]:
+    """Returns keys as a list. Raises `UsageError` for what has none."""
     if isinstance(exclude, (np.ndarray, torch.Tensor)):
         exclude = exclude.tolist()
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.telemetry.live_reads import LiveReads
-from headrace.telemetry.preparing import MAKING, prepared
+from headrace.telemetry.preparation import MAKING, prepared
 from headrace.telemetry.recording import STAGES, Batches, EpochTimes, Recording, stage_seconds, without_nan
 from headrace.telemetry.remote_reads import RemoteReads
 

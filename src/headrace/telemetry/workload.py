@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from headrace.core.stragglers import AHEAD, SPARE
 from headrace.telemetry.play import Rules, Seconds, Work
-from headrace.telemetry.preparing import steady_batches, steady_stages
+from headrace.telemetry.preparation import steady_batches, steady_stages
 from headrace.telemetry.recording import Batches, Recording
 from headrace.telemetry.simulation import seconds_for
 

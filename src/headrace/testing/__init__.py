@@ -8,7 +8,7 @@ from headrace.testing.belongings import descendants
 from headrace.testing.calls import FaultyCall, FaultyPickle, flaky
 from headrace.testing.datasets import Faulty, FaultyStream
 from headrace.testing.faults import Exit, Fault, Hang, Kill, Raise, Segfault
-from headrace.testing.killing import Killer
+from headrace.testing.killer import Killer
 from headrace.testing.leaks import LeakError, no_leaks
 from headrace.testing.memory_faults import Balloon, Leak, LimitMemory
 from headrace.testing.stores import FlakyFileSystem, SlowFileSystem

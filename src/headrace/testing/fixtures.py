@@ -12,7 +12,7 @@ import pytest
 
 from headrace.testing import leaks
 from headrace.testing.attempts import Attempts
-from headrace.testing.killing import SIGKILL, Killer
+from headrace.testing.killer import SIGKILL, Killer
 
 StartKiller = Callable[..., Killer]
 

@@ -3,7 +3,7 @@
 from headrace.transforms.adapters import albumentations, torchvision
 from headrace.transforms.decoding import decode, size_of
 from headrace.transforms.images import EvalImages, TrainImages
-from headrace.transforms.normalizing import Normalize
+from headrace.transforms.normalization import Normalize
 from headrace.transforms.on_device import kornia
 from headrace.transforms.steps import CenterCrop, ColorJitter, RandomHorizontalFlip, RandomResizedCrop, Resize
 

@@ -15,7 +15,8 @@ from headrace.core.errors import UsageError
 from headrace.core.randomness.rng import rng
 from headrace.transforms.decoders import Pixels, Size
 from headrace.transforms.decoding import REDUCTIONS, EncodedImage, open_source
-from headrace.transforms.drawing import (
+from headrace.transforms.pixels import Interpolation, checked_interpolation, resize, shifted
+from headrace.transforms.random_crops import (
     Box,
     Jitter,
     Range,
@@ -26,7 +27,6 @@ from headrace.transforms.drawing import (
     draw_crop,
     draw_shift,
 )
-from headrace.transforms.pixels import Interpolation, checked_interpolation, resize, shifted
 
 AREA, SHAPE = (0.08, 1.0), (3 / 4, 4 / 3)
 """The usual range of a random crop's share of the area, and of its width / height."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from headrace.core.errors import UsageError
-from headrace.transforms.drawing import Shift
+from headrace.transforms.random_crops import Shift
 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")

@@ -19,7 +19,9 @@ from headrace.core.errors import UsageError
 from headrace.core.randomness.rng import rng
 from headrace.transforms.decoders import Size
 from headrace.transforms.decoding import decode
-from headrace.transforms.drawing import (
+from headrace.transforms.images import AREA, SHAPE, central, fitted
+from headrace.transforms.pixels import Interpolation, checked_interpolation, resize, shifted
+from headrace.transforms.random_crops import (
     Range,
     as_jitter,
     checked_range,
@@ -28,8 +30,6 @@ from headrace.transforms.drawing import (
     draw_crop,
     draw_shift,
 )
-from headrace.transforms.images import AREA, SHAPE, central, fitted
-from headrace.transforms.pixels import Interpolation, checked_interpolation, resize, shifted
 
 
 @dataclass(frozen=True)

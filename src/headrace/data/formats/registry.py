@@ -21,7 +21,7 @@ from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
 from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
-from headrace.data.formats.guessing import format_of_folder
+from headrace.data.formats.folder_form import format_of_folder
 from headrace.data.formats.manifest import read_manifest
 from headrace.data.formats.other_kinds import ANNDATA, kind_of_file, kind_with_versions, refusal_of_kind
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles, Writer
@@ -63,7 +63,7 @@ MAPPED = ("arrow", "memmap", "hdf5", "npz", "npy", "idx", "tensordict", "hugging
 """Formats whose files on this machine are mapped into memory: those who write over them change values in use."""
 
 FOLDERS_OF_FILES = ("arrow", "memmap", "parquet", "webdataset", "pt", "csv", "tsv", "jsonl")
-"""The formats that a folder is in by the endings of most of its files; see `guessing.py`."""
+"""The formats that a folder is in by the endings of most of its files; see `folder_form.py`."""
 
 
 ONE_FILE_A_SAMPLE = ("folder", "pt")

@@ -14,9 +14,9 @@ from headrace.core.torch_internals import torch_default_collate
 from headrace.data import gather
 from headrace.data.formats.columns import Array, Keys, Ragged
 from headrace.data.staged.layout import SHAPE, SHAPED, Leaf, Node, leaves
-from headrace.data.staged.running import Pipeline
 from headrace.data.staged.sample_columns import Place
 from headrace.data.staged.samples import Columns, Data, SampleRows, as_columns, named
+from headrace.data.staged.step_runner import Pipeline
 from headrace.data.staged.steps import Step
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from headrace.data.formats.columns import Block, Column, Keys, Ragged, concatena
 from headrace.data.formats.columns import joined as end_to_end
 from headrace.data.formats.registry import open_writer
 from headrace.data.staged.layout import Node, from_json, joined, schema_of, to_json
-from headrace.data.staged.running import Pipeline
 from headrace.data.staged.sample_columns import fitted
 from headrace.data.staged.samples import Columns, Data, as_columns, as_rows, named
 from headrace.data.staged.sources import StepSource, copied
+from headrace.data.staged.step_runner import Pipeline
 from headrace.data.staged.steps import Step
 
 LOGGER = logging.getLogger("headrace")

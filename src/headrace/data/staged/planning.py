@@ -33,9 +33,9 @@ from headrace.data.formats.columns import Keys
 from headrace.data.staged.batches import collate
 from headrace.data.staged.build import one_layout, plan_work
 from headrace.data.staged.cache import cached_block
-from headrace.data.staged.running import Pipeline
 from headrace.data.staged.samples import Columns, Data, as_columns, named
 from headrace.data.staged.sources import StepSource, copied, source_of
+from headrace.data.staged.step_runner import Pipeline
 from headrace.data.stored import StoredDataset
 from headrace.telemetry.formatting import seconds as in_words
 from headrace.telemetry.terminal import plain_text

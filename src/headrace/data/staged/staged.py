@@ -25,9 +25,9 @@ from headrace.data.staged import batches as whole_batches
 from headrace.data.staged.build import looked_at, plan_work
 from headrace.data.staged.cache import Cached, Folder, Stale, in_memory
 from headrace.data.staged.fingerprint import Fingerprint, fingerprint_of
-from headrace.data.staged.running import Pipeline
 from headrace.data.staged.samples import Columns, Data, SampleRows, as_rows, named
 from headrace.data.staged.sources import copied, source_of
+from headrace.data.staged.step_runner import Pipeline
 from headrace.data.staged.steps import Step, as_steps
 from headrace.data.stored import StoredDataset
 from headrace.storage.locations import local_path

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.observe.stats import wait_share, waited_and_looped
 from headrace.telemetry.play import Rules, Seconds
-from headrace.telemetry.preparing import MAKING, Prepared, prepared, steady_stages
+from headrace.telemetry.preparation import MAKING, Prepared, prepared, steady_stages
 from headrace.telemetry.recording import Recording, stage_seconds
 from headrace.telemetry.workload import Change, Workload, workload_of
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.observe.stats import stats_of
-from headrace.telemetry.preparing import MAKING, steady_stages
+from headrace.telemetry.preparation import MAKING, steady_stages
 from headrace.telemetry.recording import MAIN, Batches, LoadingPlace, Recording, stage_seconds
 
 SOURCE_LINE = re.compile(r"\(([^()]+:\d+)\)$")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.telemetry.preparing import first_step, prepared
+from headrace.telemetry.preparation import first_step, prepared
 from headrace.telemetry.recording import Batches, EpochTimes, Event, Recording, workers_seen
 
 MOST_BATCHES = 6_000

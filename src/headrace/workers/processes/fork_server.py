@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from headrace.core.process.interruptible_wait import slices
 from headrace.core.process.parent_watch import ParentWatch
-from headrace.shared_memory.shipping import PackedObject
+from headrace.shared_memory.packed_object import PackedObject
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.fork_server_main import LARGEST_MESSAGE, MAX_DESCRIPTORS, serve
 from headrace.workers.processes.handle import ChildProcess, ProcessHandle, pidfds_exist, readable

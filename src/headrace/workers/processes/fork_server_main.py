@@ -27,7 +27,7 @@ import torch
 
 from headrace.core.process.parent_watch import ParentWatch
 from headrace.core.randomness.own_generators import digest, generators_of
-from headrace.shared_memory.shipping import unpack
+from headrace.shared_memory.packed_object import unpack
 from headrace.workers.processes.fork_safety import (
     FileId,
     file_id,

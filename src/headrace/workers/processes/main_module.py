@@ -8,7 +8,7 @@ from multiprocessing import spawn
 from pathlib import Path
 
 from headrace.core.errors import UsageError
-from headrace.shared_memory.shipping import first_of_main
+from headrace.shared_memory.packed_object import first_of_main
 
 MISSING = re.compile(r"Can't get attribute '([^']+)' on <module '__(?:mp_)?main__'")
 """What Python says where a program lacks a class or function once another process has imported it."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch.multiprocessing
 
 from headrace.shared_memory.by_value import TravellingObject
-from headrace.shared_memory.shipping import PackedObject
+from headrace.shared_memory.packed_object import PackedObject
 from headrace.workers.processes import worker_main as worker
 from headrace.workers.processes.fork_server import ForkRefused, ForkServer, TooManyDescriptors, fork_servers_exist
 from headrace.workers.processes.handle import ChildProcess, pidfds_exist

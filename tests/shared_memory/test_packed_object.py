@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.shared_memory import shipping
+from headrace.shared_memory import packed_object
 from headrace.shared_memory.array_file import SMALL
-from headrace.shared_memory.shipping import COMPARED, PackedObject, unpack
+from headrace.shared_memory.packed_object import COMPARED, PackedObject, unpack
 
 
 def shipped(obj: Any) -> Any:
@@ -192,5 +192,5 @@ def test_an_object_is_compared_no_further_than_to_the_first_array_that_differs()
 
 
 def test_comparing_without_the_function_of_c_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "_memcmp", None)
+    monkeypatch.setattr(packed_object, "_memcmp", None)
     test_a_byte_that_changed_anywhere_is_noticed(COMPARED + 1)

@@ -25,7 +25,7 @@ from headrace.data.stored import StoredDataset
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.bench.disk import footprint_of
 from headrace.measure.bench.forms import Form, Report, in_one_line, place_of, write_forms
-from headrace.measure.bench.loading import (
+from headrace.measure.bench.loader_passes import (
     ORDERS,
     LoaderChoice,
     Order,
