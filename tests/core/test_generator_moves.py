@@ -14,7 +14,7 @@ import torch
 from headrace.core.randomness import generator_moves
 from headrace.core.randomness.generator_moves import GeneratorMoves
 from headrace.core.randomness.rng import global_states, global_states_kept
-from headrace.core.randomness.unseeded import Unseeded
+from headrace.core.shared_draws import SharedDraws
 from headrace.transforms.adapters import seeded_globals
 
 DRAWS: list[Callable[[], Any]] = [
@@ -162,15 +162,16 @@ def test_a_transform_of_another_thread_that_seeds_and_puts_back_is_no_move() -> 
             seeded.set()
             may_end.wait(20)
 
-    unseeded = Unseeded(shared=True)
-    assert unseeded.begin()
+    draws = SharedDraws()
+    draws.begin()
     other = threading.Thread(target=transform)
     other.start()
     assert seeded.wait(20)
-    looking = threading.Thread(target=unseeded.end)
+    seen: list[bool] = []
+    looking = threading.Thread(target=lambda: seen.append(draws.happened()))
     looking.start()
     looking.join(0.2)  # it must wait; without that it has looked by now
     may_end.set()
     looking.join(20)
     other.join(20)
-    assert not unseeded.suspicious
+    assert seen == [False]

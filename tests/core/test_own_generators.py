@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import headrace
+from headrace.core.errors import UsageError
 from headrace.core.randomness.own_generators import LONGEST, OwnGenerators, generators_of
 from headrace.data.stored import StoredDataset
 
@@ -114,28 +115,35 @@ def test_generators_that_cannot_be_seeded_are_left_alone() -> None:
 
 @pytest.mark.quick(kind="PCG64")
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("crew", [(1, "process"), (3, "process"), (2, "thread")], ids=str)
-@pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*draws from the global random generators")
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_with_a_seed_numbers_are_those_of_the_sample_for_any_workers_and_behind_a_resume(
-    kind: str, crew: tuple[int, str]
+    kind: str, workers: int
 ) -> None:
-    def loader(number: int, backend: str) -> Any:
+    def loader(number: int) -> Any:
         return headrace.DataLoader(
-            Augmented(kind), 4, shuffle=True, seed=5, num_workers=number, backend=backend, persistent_workers=number > 0
+            Augmented(kind), 4, shuffle=True, seed=5, num_workers=number, persistent_workers=number > 0
         )
 
-    alone = loader(0, "process")
+    alone = loader(0)
     epochs = [[batch.tolist() for batch in alone] for _ in range(2)]
     numbers = [number for epoch in epochs for batch in epoch for _, number in batch]
     assert len(set(numbers)) == len(numbers)
 
-    with_workers = loader(*crew)
+    with_workers = loader(workers)
     assert [[batch.tolist() for batch in with_workers] for _ in range(2)] == epochs
     batches = iter(with_workers)
     third = [next(batches).tolist() for _ in range(4)]
-    resumed = loader(0, "process")
+    resumed = loader(0)
     resumed.load_state_dict(with_workers.state_dict())
     assert third + [batch.tolist() for batch in resumed] == [batch.tolist() for batch in alone]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_with_a_seed_they_are_an_error_in_threads_which_share_them(kind: str) -> None:
+    loader = headrace.DataLoader(Augmented(kind), 4, seed=5, num_workers=2, backend="thread")
+    with pytest.raises(UsageError, match=r"one that the dataset holds(?s:.*)headrace\.rng\(\)"):
+        next(iter(loader))
 
 
 def test_the_generator_is_put_back_where_the_program_has_it_too() -> None:

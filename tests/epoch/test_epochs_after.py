@@ -18,7 +18,6 @@ from .test_resume import ByNumPy, lists
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*draws from the global random generators"),
     pytest.mark.filterwarnings("ignore:.*cannot say where it was"),
 ]
 

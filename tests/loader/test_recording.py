@@ -17,8 +17,8 @@ from torch.utils.data import Dataset, IterableDataset
 import headrace
 from headrace.telemetry.recorder import HELD
 from headrace.telemetry.recording import BATCH, MAIN, Recording, totals_of
-from headrace.telemetry.workload import workload_of
 from headrace.testing import Faulty, Kill, Raise
+from headrace.workers.play.workload import workload_of
 
 MOMENTS = ("posted", "begun", "loaded", "collated", "sent", "arrived")
 engines = pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_batch_that_takes_about_as_long_as_others_keeps_its_place(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine a worker may be late by a tenth of a second. Here that does not count.
-    monkeypatch.setattr("headrace.workers.dispatch.SLACK", 5.0)
+    monkeypatch.setattr("headrace.workers.stragglers.turns.SLACK", 5.0)
     batches = list(loader(Even(), backend=backend, batch_size=1))
     assert [key for batch in batches for key in batch.tolist()] == [*range(6)]
 

@@ -29,7 +29,9 @@ from headrace.workers.auto.tuner import Choice, Limits, Tuner
 from headrace.workers.inline import InlineExecutor
 from headrace.workers.processes.executor import ProcessExecutor
 from headrace.workers.processes.start import ForkServers
+from headrace.workers.processes.starter import PoolStarter
 from headrace.workers.protocol import Executor
+from headrace.workers.scale import asked_scale
 from headrace.workers.threads import ThreadExecutor
 
 
@@ -68,7 +70,7 @@ def threads(spec: LoaderSpec) -> Executor:
 
 
 def processes(spec: LoaderSpec) -> Executor:
-    return ProcessExecutor(spec, Arena(), ForkServers(), Recorder("processes"))
+    return ProcessExecutor(PoolStarter(Arena(), ForkServers()), Recorder("processes"), asked_scale(spec))
 
 
 def scaled(spec: LoaderSpec) -> Executor:
@@ -76,7 +78,9 @@ def scaled(spec: LoaderSpec) -> Executor:
     limits = Limits(most=spec.num_workers, budget=10**12, tunes_workers=False)
     tuner = Tuner(limits, Choice(spec.num_workers, 2))
     scale = scale_of(tuner, spec.num_workers)
-    return AutoScaler(ProcessExecutor(spec, Arena(), ForkServers(), Recorder("scaled"), scale), LocalMemory(), tuner)
+    return AutoScaler(
+        ProcessExecutor(PoolStarter(Arena(), ForkServers()), Recorder("scaled"), scale), LocalMemory(), tuner
+    )
 
 
 EXECUTORS: list[Callable[[LoaderSpec], Executor]] = [inline, threads, processes, scaled]

@@ -20,7 +20,7 @@ import headrace
 from headrace.telemetry.stopwatch import NO_TIMES
 from headrace.workers.processes.messages import INLINE, Result, unpacked
 from headrace.workers.processes.outbox import IN_A_ROW, LONGEST, QUICK, Outbox
-from headrace.workers.processes.prefetch import BYTES, DEFAULT, FEW, LOOK, MOST, WORK, Prefetch
+from headrace.workers.stragglers.prefetch import BYTES, DEFAULT, FEW, LOOK, MOST, WORK, Prefetch
 
 LENGTH = 600
 

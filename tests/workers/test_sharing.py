@@ -26,10 +26,10 @@ from headrace.epoch.deferral import Deferral
 from headrace.epoch.slow_samples import SlowSamples
 from headrace.shared_memory.codec import EncodedBatch, encode
 from headrace.telemetry.stopwatch import NO_TIMES
-from headrace.workers import dispatch
-from headrace.workers.processes.arrived import Arrived
-from headrace.workers.processes.scale import Scale
-from headrace.workers.processes.sharing import SharingDispatcher
+from headrace.workers.dispatch import Dispatcher
+from headrace.workers.processes.arrived import Arrived, join_arrived
+from headrace.workers.stragglers.early import DrawnAhead
+from headrace.workers.stragglers.parts import Parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -82,7 +82,7 @@ class Workers:
     def close(self) -> None:
         pass
 
-    def step(self, dispatcher: SharingDispatcher) -> None:
+    def step(self, dispatcher: Dispatcher[Any]) -> None:
         """One worker makes one sample, or sends what it has made."""
         busy = [work for work in self.work if work.tasks]
         work = busy[self.draw(len(busy))]
@@ -125,6 +125,9 @@ class Epoch:
     is_live = False
     is_map = True
     any_replica_will_do = True
+    in_order = True
+    keeps_workers = True
+    ends: dict[int, Any] = {}
     next_replica = 0
 
     def __init__(
@@ -137,11 +140,9 @@ class Epoch:
         ]
         self.left = enumerate(self.batches)
         self.slow_samples = samples
+        self.size = size
         self.record = SimpleNamespace(replicas=workers)
-        self.spec = SimpleNamespace(
-            in_order=True, batch_size=size, persistent_workers=True, is_map=True,
-            index_sampler=SimpleNamespace(sampler=None),
-        )  # fmt: skip
+        self.spec = SimpleNamespace(in_order=True, persistent_workers=True)
 
     def take(self) -> tuple[int, Any]:
         number, index = next(self.left)
@@ -154,6 +155,23 @@ class Epoch:
 
     def leaves(self, number: int, replica: int, state: Any, losses: Any) -> None:
         pass
+
+
+def sharing(epoch: Any, pool: Workers, spare_bytes: int, *, draws_early: bool) -> tuple[Dispatcher[Any], Parts]:
+    """Returns a dispatcher whose workers make batches together. Its clock stands still: `look` says what is late."""
+    workers = epoch.record.replicas
+    dispatcher: Dispatcher[Any] = Dispatcher(epoch, workers, 2 * workers, lambda: 1.0, spare_bytes=spare_bytes)
+    parts = Parts(
+        dispatcher.tasks,
+        DrawnAhead(epoch.take, epoch.slow_samples),
+        dispatcher.lateness,
+        pool,
+        join_arrived,
+        draws_early=draws_early,
+        batch_size=epoch.size,
+    )
+    dispatcher.share(parts)
+    return dispatcher, parts
 
 
 def check_epoch(draw: Callable[[int], int], workers: int, count: int, size: int, known: bool, bad: set[int]) -> None:
@@ -172,10 +190,8 @@ def check_epoch(draw: Callable[[int], int], workers: int, count: int, size: int,
         samples.note([5, 6, 7], 1.1, [(0, 1.0)])
     deferral = Deferral(allowed=True, batched=True) if defers else None
     epoch: Any = Epoch(count, size, workers, samples, deferral)
-    epoch.spec.index_sampler.sampler = None
     spare = (8, 64, 1 << 20)[draw(3)]
-    dispatcher = SharingDispatcher(epoch, pool, Scale(workers, 2, workers), spare_bytes=spare)
-    dispatcher._knows_slow_ones = known
+    dispatcher, parts = sharing(epoch, pool, spare, draws_early=known)
 
     carrier: Any = pool
 
@@ -186,24 +202,21 @@ def check_epoch(draw: Callable[[int], int], workers: int, count: int, size: int,
 
     carrier.collect = collect
     batches = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "time", SimpleNamespace(perf_counter=lambda: 1.0))  # `look` says what is late
-        dispatcher.prime(carrier)
-        while True:
-            try:
-                task, _, result = dispatcher.next_delivery(carrier, 1)
-            except StopIteration:
-                break
-            dispatcher.leaves(task, 0, None)
-            batches.append((result.status, result.opened()[0].tolist()))
+    dispatcher.prime(carrier)
+    while True:
+        try:
+            task, _, result = dispatcher.next_delivery(carrier, 1)
+        except StopIteration:
+            break
+        dispatcher.leaves(task, 0, None)
+        batches.append((result.status, result.opened()[0].tolist()))
     expected = [(("error" if pool.bad & set(index.index) else "batch"), index.index) for index in epoch.batches]
     if defers:
         batches.sort(key=lambda one: one[1][:1] if one[0] == "batch" else [])
         expected.sort(key=lambda one: one[1][:1] if one[0] == "batch" else [])
     assert [status for status, _ in batches] == [status for status, _ in expected]
     assert [one for one in batches if one[0] == "batch"] == [one for one in expected if one[0] == "batch"]
-    assert not dispatcher._cuts
-    assert not dispatcher._early_bytes
+    assert not parts._cuts
     assert all(dispatcher.window.making(replica) == 0 for replica in range(workers))
 
 
@@ -229,10 +242,9 @@ def test_slow_samples_do_not_hold_up_the_first_batch() -> None:
     samples.note([20, 21, 22], 1.1, [(0, 1.0)])
     pool = Workers(4, lambda most: 0)
     carrier: Any = pool
-    dispatcher = SharingDispatcher(Epoch(9, 8, 4, samples), pool, Scale(4, 2, 4), spare_bytes=64)  # type: ignore[arg-type]
-    dispatcher._knows_slow_ones = True
+    dispatcher, _ = sharing(Epoch(9, 8, 4, samples), pool, 64, draws_early=True)
     dispatcher.prime(carrier)
-    assert [dispatcher.task_of(work.tasks[0][0]) for work in pool.work] == [0] * 4
+    assert [dispatcher.tasks.task_of(work.tasks[0][0]) for work in pool.work] == [0] * 4
 
 
 class Gates:

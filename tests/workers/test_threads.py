@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import subprocess
 import sys
 import threading
@@ -13,15 +15,20 @@ import torch
 from torch.utils.data import get_worker_info
 
 from headrace import DataLoader
+from headrace.core.errors import UsageError
 from tests.workers.datasets import Nested, Photos
 from tests.workers.thread_data import (
     Counter,
     Drawing,
-    DrawingPlaces,
+    DrawingFromOwn,
+    DrawingLate,
+    DrawingLateStream,
+    DrawingStart,
     DrawingStream,
     Gate,
     Places,
     Shard,
+    Turns,
     as_lists,
     collate_drawing,
     equal,
@@ -135,18 +142,6 @@ def test_workers_know_themselves_with_a_seed_too(persistent: bool) -> None:
         assert places[0][0] == 0
 
 
-@pytest.mark.filterwarnings("ignore:DrawingPlaces")
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_know_themselves_when_all_batches_are_made_in_the_main_thread(persistent: bool) -> None:
-    loader = threads(DrawingPlaces(), batch_size=2, collate_fn=as_lists, seed=3, persistent_workers=persistent)
-    for _ in range(2):
-        samples = [sample for batch in loader for sample in batch]
-        assert {thread for _, _, thread in samples} == {threading.current_thread().name}
-        assert all(place is not None and place[1] == 2 and place[3] for _, place, _ in samples)
-        assert {place[0] for _, place, _ in samples} == {0, 1}
-        assert get_worker_info() is None
-
-
 @pytest.mark.parametrize("seed", [None, 3])
 def test_the_user_s_own_threads_are_no_workers(seed: int | None) -> None:
     seen: list[Any] = []
@@ -192,6 +187,7 @@ def test_the_number_of_threads_that_torch_uses_is_untouched_elsewhere() -> None:
     code = """
 import threading, torch
 from headrace import DataLoader
+from headrace.core.errors import UsageError
 torch.set_num_threads(3)
 seen = [torch.get_num_threads()]
 def look():
@@ -210,38 +206,73 @@ print(seen)
 # -- random numbers with seed= ---------------------------------------------------------------------------------------
 
 
+CURE = r"headrace\.rng\(\).*backend=\"process\""
+
+
+def received(loader: DataLoader[Any]) -> list[Any]:
+    """Returns the batches that come before the error of a dataset that draws from generators that threads share."""
+    batches = []
+    with pytest.raises(UsageError, match=f"(?s)Draw.*backend='thread'.*{CURE}"):
+        for batch in loader:
+            batches.append(batch)
+    return batches
+
+
 @pytest.mark.parametrize("source", ["random", "numpy", "torch"])
 @pytest.mark.parametrize("kind", [Drawing, DrawingStream])
-def test_draws_from_a_global_generator_bring_a_warning_and_the_numbers_of_worker_processes(
-    kind: Any, source: str
-) -> None:
-    expected = threads(kind(source), batch_size=4, seed=9, backend="process")
-    with pytest.warns(UserWarning, match=f"{kind.__name__} .* draws from the global random generators"):
-        loader = threads(kind(source), batch_size=4, seed=9)
-        ours = [list(loader)]
-    with pytest.warns(UserWarning, match="global random generators"):
-        ours.append(list(loader))
-    assert equal(ours, [list(expected), list(expected)])
-    assert not equal(ours[0], ours[1])
-
-
-@pytest.mark.parametrize("source", ["random", "numpy", "torch"])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_draws_from_a_global_generator_are_those_without_workers(source: str, persistent: bool) -> None:
-    expected = DataLoader(Drawing(source), batch_size=4, shuffle=True, seed=9)
-    loader = threads(Drawing(source), batch_size=4, shuffle=True, seed=9, persistent_workers=persistent)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        ours = [list(loader) for _ in range(2)]
-    assert equal(ours, [list(expected), list(expected)])
-    assert len(caught) == (1 if persistent else 2)
+def test_draws_from_a_global_generator_are_an_error_before_the_first_batch(
+    kind: Any, source: str, persistent: bool
+) -> None:
+    loader = threads(kind(source), batch_size=4, seed=9, persistent_workers=persistent)
+    for _ in range(2):
+        assert received(loader) == []
+
+
+def test_a_sampler_of_the_user_s_changes_nothing_of_that() -> None:
+    assert received(threads(Drawing("random"), batch_size=4, seed=9, sampler=[*range(24)])) == []
+
+
+def test_draws_where_a_stream_begins_are_an_error_as_well() -> None:
+    assert received(threads(DrawingStart(), batch_size=4, seed=9)) == []
+
+
+def test_draws_from_a_generator_that_the_dataset_holds_are_an_error_as_well() -> None:
+    assert received(threads(DrawingFromOwn(), batch_size=4, seed=9)) == []
 
 
 def test_draws_of_the_collate_function_count_as_well() -> None:
-    expected = DataLoader(Photos(16, side=9), batch_size=4, seed=9, collate_fn=collate_drawing)
-    with pytest.warns(UserWarning, match="global random generators"):
-        ours = list(threads(Photos(16, side=9), batch_size=4, seed=9, collate_fn=collate_drawing))
-    assert equal(ours, list(expected))
+    loader = threads(Photos(16, side=9), batch_size=4, seed=9, collate_fn=collate_drawing)
+    with pytest.raises(UsageError, match=CURE):
+        list(loader)
+
+
+@pytest.mark.parametrize("kind", [DrawingLate, DrawingLateStream])
+@pytest.mark.parametrize("source", ["random", "numpy", "torch"])
+def test_no_batch_of_a_dataset_that_begins_to_draw_later_comes_without_a_word(kind: Any, source: str) -> None:
+    batches = 0
+    with warnings.catch_warnings(record=True) as caught, contextlib.suppress(UsageError):
+        warnings.simplefilter("always")
+        # An error if the loop waited meanwhile; if it did not, it may have drawn itself, and that is a warning.
+        for _, draws in threads(kind(source, first=12), batch_size=2, seed=9, prefetch_factor=1):
+            assert draws.tolist() == [0.0, 0.0] or caught
+            batches += 1
+    assert 1 <= batches <= 6 or caught
+
+
+def test_a_loop_that_draws_itself_is_warned_once_that_the_dataset_may_have() -> None:
+    dataset = Turns(40)
+    with pytest.warns(UserWarning, match=f"of Turns .*{CURE}") as caught:
+        for batch in threads(dataset, batch_size=1, seed=9, prefetch_factor=4):
+            random.random()
+            dataset.let_go(int(batch))
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("seed", [None, 9])
+def test_a_worker_init_fn_may_seed_the_global_generators(seed: int | None) -> None:
+    dataset: Any = [*range(8)]
+    assert list(threads(dataset, batch_size=None, worker_init_fn=random.seed, seed=seed)) == dataset
 
 
 @pytest.mark.parametrize("kind", [Drawing, DrawingStream])
@@ -254,10 +285,8 @@ def test_draws_from_headrace_s_generator_bring_no_warning_and_the_same_numbers(k
     assert not equal(ours[0], ours[1])
 
 
-@pytest.mark.filterwarnings("ignore:Drawing ")
-@pytest.mark.parametrize("source", ["random", "numpy", "torch", "headrace"])
-def test_the_global_generators_of_the_main_thread_are_untouched_with_a_seed(source: str) -> None:
+def test_the_global_generators_are_untouched_with_a_seed() -> None:
     before = global_draws()
-    for _ in threads(Drawing(source), batch_size=4, shuffle=True, seed=9):
+    for _ in threads(Drawing("headrace"), batch_size=4, shuffle=True, seed=9):
         assert global_draws() == before
     assert global_draws() == before

@@ -62,14 +62,6 @@ class Places(Dataset[Any]):
         return index, (info.id, info.num_workers, info.seed, info.dataset is self) if info else None, thread
 
 
-class DrawingPlaces(Places):
-    """Also draws from a global generator."""
-
-    def __getitem__(self, index: int) -> Any:
-        random.random()
-        return super().__getitem__(index)
-
-
 class Counter(Dataset[int]):
     """Counts its own calls, in an attribute."""
 
@@ -107,6 +99,73 @@ class DrawingStream(IterableDataset[Any]):
         first, step = (info.id, info.num_workers) if info is not None else (0, 1)
         for number in range(first, 21, step):
             yield number, draw(self.source)
+
+
+class DrawingLate(Dataset[Any]):
+    """Draws a random number for each sample from number `first` on, from the named source."""
+
+    def __init__(self, source: str, first: int) -> None:
+        self.source = source
+        self.first = first
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return index, draw(self.source) if index >= self.first else 0.0
+
+
+class DrawingLateStream(IterableDataset[Any]):
+    """The same as a stream, split among the workers."""
+
+    def __init__(self, source: str, first: int) -> None:
+        self.dataset = DrawingLate(source, first)
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        for number in range(info.id, len(self.dataset), info.num_workers):
+            yield self.dataset[number]
+
+
+class DrawingStart(IterableDataset[int]):
+    """Draws once, when an iterator is made."""
+
+    def __iter__(self) -> Any:
+        start = random.randrange(5)
+        return iter(range(start, start + 20))
+
+
+class DrawingFromOwn(Dataset[Any]):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(3)
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.generator.random()
+
+
+class Turns(Dataset[int]):
+    """From the third on, a sample waits until the loop has got the one two before it."""
+
+    def __init__(self, length: int) -> None:
+        self.got = [threading.Event() for _ in range(length)]
+
+    def __len__(self) -> int:
+        return len(self.got)
+
+    def __getitem__(self, index: int) -> int:
+        if index >= 2:
+            assert self.got[index - 2].wait(60)
+        return index
+
+    def let_go(self, index: int) -> None:
+        """Lets the sample go on that waits for this one."""
+        self.got[index].set()
 
 
 class Shard(IterableDataset[int]):

@@ -33,10 +33,9 @@ from headrace.epoch.progress import MapProgress, StreamProgress
 from headrace.epoch.record import Draws, EpochRecord, RecordedLoader, Terms
 from headrace.epoch.snapshot import Snapshot
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
+from headrace.epoch.start import SEED_BITS
 from headrace.samplers.live import LiveBatches
 from headrace.samplers.sampler import ElasticSampler
-
-SEED_BITS = (1 << 62) - 1
 
 
 class Opening:

@@ -37,6 +37,11 @@ class SlowSamples:
     def __contains__(self, key: object) -> bool:
         return isinstance(key, KEYS) and key in self._seconds
 
+    def rows_in(self, keys: Sequence[Any]) -> list[int]:
+        """Returns the places of slow samples among some keys."""
+        known = self._seconds
+        return [row for row, key in enumerate(keys) if isinstance(key, KEYS) and key in known]
+
     @property
     def longest(self) -> float:
         """Seconds of the slowest sample that is known."""

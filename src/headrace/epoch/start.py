@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headrace.core.randomness.counter_based import stream_key
+
+SEED_BITS = (1 << 62) - 1
+"""What torch may be seeded with, even when the number of a worker is added."""
+
 
 class EpochStart(NamedTuple):
     """The beginning of an epoch. `shared_seed` is for data pipes."""
@@ -22,11 +27,16 @@ class EpochStart(NamedTuple):
     """Where replicas go on."""
     killers: Mapping[str, str]
     """Samples that killed workers: the `repr` of their keys, and what is known of it."""
-    seed_globals: bool = True
-    """Whether the global random generators are seeded for each sample, too (with a seed)."""
     watch: bool = False
-    """Whether to find out if they are drawn from."""
+    """Whether to find out if beginning draws from the global random generators (with a seed)."""
     unseeded_first: bool = False
     """Whether batches are made without seeds first, because the dataset is not known to draw random numbers."""
     tell: bool = False
     """Whether workers tell the states with which their replicas begin."""
+
+    def with_other_numbers(self, times: int) -> EpochStart:
+        """Returns the beginning for a worker that takes another one's place, for the `times`-th time.
+
+        With its numbers, those that it has drawn would come twice.
+        """
+        return self._replace(base_seed=stream_key(self.base_seed, times) & SEED_BITS)

@@ -20,8 +20,11 @@ from headrace.workers.auto.backend import advise, choose
 from headrace.workers.auto.scaling import AutoScaler, scale_of
 from headrace.workers.inline import InlineExecutor
 from headrace.workers.processes.executor import ProcessExecutor
+from headrace.workers.processes.starter import PoolStarter
 from headrace.workers.protocol import Backend, Executor
 from headrace.workers.remote.placement import Placement, RayPlacement
+from headrace.workers.remote.remote_workers import RemoteWorkers
+from headrace.workers.scale import asked_scale
 from headrace.workers.threads import ThreadExecutor
 
 ARENA = PerProcess(Arena)
@@ -90,13 +93,16 @@ def _processes(loader: AskedArguments[Any], session: LoaderSession) -> Executor:
         session.looked_at = True
 
     session.arena = ARENA.get()
-    spec = session.spec(loader)
+    machines = None
+    if placement is not None:
+        machines = RemoteWorkers(placement)
+
+    starter = PoolStarter(session.arena, session.fork_servers, machines)
     if tuner is None:
-        return ProcessExecutor(spec, session.arena, session.fork_servers, session.recorder, placement=placement)
+        return ProcessExecutor(starter, session.recorder, asked_scale(session.spec(loader)))
 
     session.memory = LOCAL_MEMORY.get()
-    scale = scale_of(tuner, loader.num_workers)
-    processes = ProcessExecutor(spec, session.arena, session.fork_servers, session.recorder, scale, placement)
+    processes = ProcessExecutor(starter, session.recorder, scale_of(tuner, loader.num_workers))
     return AutoScaler(processes, session.memory, tuner)
 
 

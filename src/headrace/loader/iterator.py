@@ -21,10 +21,11 @@ from headrace.epoch.epoch import Epoch
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.indices import begin_indices
 from headrace.epoch.lengths import samples_of, warn_if_short
-from headrace.epoch.opening import SEED_BITS, Opening
+from headrace.epoch.opening import Opening
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.record import Draws, EpochRecord, Terms
 from headrace.epoch.spec import LoaderSpec
+from headrace.epoch.start import SEED_BITS
 from headrace.loader.left_alone import say_what_is_left_alone
 from headrace.loader.rank_check import RankWatch, rank_watch
 from headrace.loader.session import LoaderSession

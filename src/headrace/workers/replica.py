@@ -94,6 +94,8 @@ class Replica:
         self._own = OwnGenerators()
         self._place = WorkerContext(worker_spec.world)
         self._told: Any = None  # the state that the epoch began with
+        self.drew_from_own = False
+        """Whether the last batch drew from a generator that the dataset holds."""
         self.partial: PartialLoading | None = None
         """What was noticed of the samples of the last batch; None: they are not timed."""
 
@@ -150,8 +152,9 @@ class Replica:
             if not worker_spec.deal and not worker_spec.is_map:
                 words += self._words()
             self._own = OwnGenerators(dataset, worker_spec.collate_fn)
+            seeds_globals = self._kind != "thread"  # other threads would draw from them, too
             streams = self._streams = SampleStreams(
-                *words, seed_globals=begin.seed_globals, watch=begin.watch, own=self._own
+                *words, seed_globals=seeds_globals, watch=begin.watch, own=self._own
             )
 
         if worker_spec.is_map:
@@ -219,10 +222,15 @@ class Replica:
         """Returns the next batch; raises what the dataset raises, and `StopIteration` at the end of a stream."""
         if self._fetcher is None:
             raise RuntimeError("this worker could not begin the epoch; its first result says why")
-        if self._own and self._kind != "process":
-            with self._own.kept():  # the program may have them, too
+        if not self._own or self._kind == "process":
+            return self._fetcher.fetch(index)
+
+        before = self._own.states()
+        with self._own.kept():  # the program may have them, too
+            try:
                 return self._fetcher.fetch(index)
-        return self._fetcher.fetch(index)
+            finally:
+                self.drew_from_own = self._own.states() != before
 
     def plain_fetch(self) -> Callable[[Any], Any] | None:
         """Returns what makes the batches of a map-style dataset without a state, where bad samples raise; or None."""
@@ -253,13 +261,10 @@ class Replica:
         self._streams.pause()
         return self._streams.drawn
 
-    def stop_watching(self, *, seed_globals: bool) -> None:
-        """Ends what `watch` began. `seed_globals`: whether the global generators are seeded from here on."""
+    def stop_watching(self) -> None:
+        """Ends what `watch` began."""
         if self._streams is not None:
-            self._streams.stop_watching(seed_globals=seed_globals)
-        if not seed_globals and isinstance(self._fetcher, (MapFetcher, GuardedFetcher)):
-            self._unseeded = Unseeded(self._own, shared=True)
-            self._fetcher.try_unseeded(self._unseeded)
+            self._streams.stop_watching()
 
     def state(self) -> Any:
         """Returns what this replica needs to go on elsewhere after its last batch; None if nothing."""
@@ -416,20 +421,18 @@ class ReplicaHost:
         """Whether any replica found out that its dataset draws random numbers."""
         return any(self.had_to_seed(replica) for replica in self._replicas)
 
-    def is_suspicious(self, replica: int) -> bool:
-        """Tells whether generators that threads share moved while a replica made its last batch."""
-        unseeded = self._replicas[replica].unseeded
-        return unseeded is not None and unseeded.suspicious
+    def drew_from_own(self, replica: int) -> bool:
+        """Tells whether a replica's last batch drew from a generator that its dataset holds."""
+        return self._replicas[replica].drew_from_own
 
     def drew(self) -> bool:
         """Returns whether any replica drew from the global random generators."""
         return any(replica.drew() for replica in self._replicas.values())
 
-    def stop_watching(self, *, seed_globals: bool) -> None:
-        """Ends what `EpochStart.watch` began, before another thread takes over."""
-        self._running = None
+    def stop_watching(self) -> None:
+        """Ends what `EpochStart.watch` began."""
         for replica in self._replicas.values():
-            replica.stop_watching(seed_globals=seed_globals)
+            replica.stop_watching()
 
     def _run(self, replica: int) -> None:
         if self._running != replica or self._kind != "process":  # other replicas may have run in this thread since

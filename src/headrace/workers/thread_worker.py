@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.core.process.activity import TASK, Activity, private_activity
-from headrace.core.process.signal_handlers import is_of_signal_handler
+from headrace.core.shared_draws import SharedDraws
 from headrace.core.torch_internals import compute_with_one_thread
 from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
@@ -37,8 +38,8 @@ class Outcome:
     losses: Sequence[BadSample] = ()
     worker: int = MAIN
     times: Times = NO_TIMES
-    suspicious: bool = False
-    """Whether the global random generators, which threads share, moved while it was made."""
+    moved_since: float | None = None
+    """With `seed=`: when it was begun, if generators that threads share have moved since; None: they have not."""
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Worker:
 
     host: ReplicaHost
     is_stream: bool
+    is_seeded: bool
     original_errors: bool
     outbox: queue.SimpleQueue[Outcome]
     inbox: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
@@ -59,6 +61,8 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(self.activity)
+        self._draws = SharedDraws() if self.is_seeded else None
+        self._drew_at_beginning = False
 
     def run(self) -> None:
         """The life of the thread."""
@@ -84,11 +88,24 @@ class Worker:
         self.epoch = epoch
         self.ended.clear()
         self.failures = self.host.begin(begin, self._report)
+        self._drew_at_beginning = self.host.drew()
+        self.host.stop_watching()
         if begin.tell:
             self.outbox.put(Outcome(epoch, -1, "begun", self.host.states_at_beginning(), None))
 
     def make(self, epoch: int, task: int, replica: int, index: object) -> Outcome:
         """Returns what becomes of a task."""
+        if self._draws is None:
+            return self._make(epoch, task, replica, index)
+
+        began = time.perf_counter()
+        self._draws.begin()
+        outcome = self._make(epoch, task, replica, index)
+        if self._draws.happened() or self.host.drew_from_own(replica) or self._drew_at_beginning:
+            outcome = replace(outcome, moved_since=began)
+        return outcome
+
+    def _make(self, epoch: int, task: int, replica: int, index: object) -> Outcome:
         self.activity[TASK] = task
         self.watch.start()
         try:
@@ -96,8 +113,7 @@ class Worker:
                 raise self.failures.pop(replica)
             made = self.host.fetch(replica, index)
             self.watch.made()
-            suspicious = self.host.is_suspicious(replica)
-            return Outcome(epoch, task, "batch", *made, self.number, self.watch.stop(), suspicious)
+            return Outcome(epoch, task, "batch", *made, self.number, self.watch.stop())
         except StopIteration as end:
             if self.is_stream:
                 self.ended.add(replica)
@@ -106,9 +122,7 @@ class Worker:
         except SystemExit as error:
             ended = RuntimeError(f"DataLoader worker thread {replica} was to exit with code {error.code}")
             return self._failed(epoch, task, replica, ended)
-        except Exception as error:
-            if is_of_signal_handler(error):
-                raise  # only in the main thread, when it makes batches itself: this one is made anew
+        except Exception as error:  # noqa: BLE001 - raised again in the user's thread
             return self._failed(epoch, task, replica, error)
 
     def _failed(self, epoch: int, task: int, replica: int, error: BaseException) -> Outcome:

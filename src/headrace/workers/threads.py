@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
-from headrace.batches.index import Careful, plain_index, split
+from headrace.batches.index import Careful
+from headrace.core.errors import UsageError
 from headrace.core.process.activity import LOAD, private_activity
 from headrace.core.process.interruptible_wait import slices
 from headrace.core.process.thread_exit import leave_daemon_thread
@@ -26,15 +27,26 @@ from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.batch_size import batch_bytes
-from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.timings import timings_of_worker
+from headrace.workers.answers import (
+    REPORTS,
+    Reports,
+    deadline_after,
+    give_again,
+    keys_of,
+    seconds_left,
+    shortest,
+    timed_out,
+)
 from headrace.workers.crash_report import doing
-from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
+from headrace.workers.dispatch import Dispatcher
 from headrace.workers.heartbeat import Watch
 from headrace.workers.protocol import BatchResult
 from headrace.workers.replica import ReplicaHost, surroundings_kept
 from headrace.workers.restart_policy import Sighting
-from headrace.workers.sample_timer import SampleTimer, too_slow
+from headrace.workers.sample_timer import too_slow
+from headrace.workers.scale import asked_scale
+from headrace.workers.stragglers.prefetch import may_draw_early
 from headrace.workers.thread_worker import Outcome, Worker
 from headrace.workers.worker_spec import WorkerSpec
 
@@ -43,9 +55,8 @@ LOGGER = logging.getLogger("headrace")
 GRACE = 5.0
 """Seconds that threads have to finish their sample when they are stopped; then they are left alone."""
 
-
-ALWAYS_SUSPECTED = 16
-"""Batches during which generators moved that are all looked into; of those after them the 32nd, 64th, 128th, ...."""
+CURE = 'draw from headrace.rng() in its place, or use backend="process"'
+"""What to do about a dataset that draws from generators that threads share."""
 
 
 class ThreadExecutor:
@@ -53,13 +64,9 @@ class ThreadExecutor:
 
     Batches collated by default lie in leased memory and belong to the user.
 
-    Threads share the global random generators. So with `seed=` the first batch is made in the thread of the user, which
-    waits for it anyway, and watched: if the dataset draws from those generators, all batches are made there, one after
-    the other, because nothing else would give the same numbers each time.
-
-    A dataset may begin to draw later. So a thread notes whether the generators moved while it made a batch. That may
-    be the user's own doing, so such a batch is made once more in the user's thread, watched: each of the first few,
-    then fewer and fewer.
+    Threads share the global random generators. So with `seed=` a dataset that draws from them is an error: nobody
+    could say whose numbers a sample gets. Each thread looks whether they have moved while it made a batch. If the loop
+    waited here all that time, the dataset has drawn. Otherwise the loop itself may have, and a warning says so, once.
     """
 
     backend: Literal["thread"] = "thread"
@@ -67,24 +74,32 @@ class ThreadExecutor:
 
     def __init__(self, spec: LoaderSpec, memory: LocalMemory) -> None:
         """memory: where default collation writes."""
-        check_prefetch_factor(spec)
+        self._scale = asked_scale(spec)
         self.replicas = spec.num_workers
         self.num_workers = spec.num_workers
         self._memory = memory
         self._generation = -1
-        self._suspicious = 0
-        self._alone: bool | None = None  # whether all batches are made in the user's thread; None: not known yet
+        self._waits_since = 0.0  # when the loop came here last
+        self._drew = False  # whether the dataset draws from generators that threads share
+        self._may_draw = False  # whether it, or the loop itself, drew while a batch was made
+        self._warned = False
         self._end: weakref.finalize[Any, Any] | None = None
 
     def start(self, epoch: Epoch) -> None:
+        self._waits_since = time.perf_counter()
         self._epoch = epoch
         self._timeout = epoch.spec.timeout
+        self._generation += 1
+        self._drew = False
+        self._may_draw = False
         if self._end is None or not self._end.alive:
             self._gather()
         self._begin()
+        if epoch.terms.seed is not None:
+            self._await_first()
 
     def _gather(self) -> None:
-        """Makes the workers; they start with the first task that is theirs."""
+        """Makes the workers; their threads start when they have begun an epoch."""
         spec = self._epoch.spec
         collate: Callable[[Any], Any] = spec.collate_fn
         if collate is torch_default_collate:
@@ -93,6 +108,7 @@ class ThreadExecutor:
         worker_spec = WorkerSpec.for_workers(self._epoch)
         count = self.num_workers
         is_stream = not spec.is_map
+        is_seeded = self._epoch.terms.seed is not None
         original = spec.original_errors
         outbox = queue.SimpleQueue[Outcome]()
         watched = spec.sample_timeout is not None
@@ -100,7 +116,7 @@ class ThreadExecutor:
         def worker(number: int) -> Worker:
             activity = private_activity()
             host = ReplicaHost(worker_spec, number, count, "thread", collate, activity, watched=watched)
-            return Worker(host, is_stream, original, outbox, activity=activity, number=number)
+            return Worker(host, is_stream, is_seeded, original, outbox, activity=activity, number=number)
 
         workers = [worker(number) for number in range(count)]
         self._outbox = outbox
@@ -109,9 +125,6 @@ class ThreadExecutor:
         self._watch = Watch(lambda number: workers[number].activity)
         self._threads: list[threading.Thread] = []
         self._sample_timeout: float | None = spec.sample_timeout
-        self._timer = None
-        if spec.sample_timeout is not None:
-            self._timer = SampleTimer(spec.sample_timeout)
 
         # It runs when the executor is dropped and when Python exits. It must not hold the executor itself.
         self._end = weakref.finalize(self, _stop, self._workers_here, self._threads)
@@ -123,154 +136,68 @@ class ThreadExecutor:
         return self._threads
 
     def _begin(self) -> None:
+        """Has the workers begin the epoch, and gives out the first tasks."""
         epoch = self._epoch
-        self._indices_made: dict[int, Any] = {}  # of suspicious tasks that are not delivered yet
-        self._waiting: list[tuple[int, int, int, Any]] = []  # tasks for the user's thread
-        if epoch.terms.seed is None:
-            self._alone = False
-
-        self._generation += 1
-        begin = epoch.beginning()
-        if self._alone is False:
-            self._launch()
+        is_seeded = epoch.terms.seed is not None
+        begin = epoch.beginning()._replace(watch=is_seeded)
+        if is_seeded and not self._threads:
+            # Here, since a `worker_init_fn` may seed the global generators: no batch is being made meanwhile.
+            with surroundings_kept(random=True):
+                for worker in self._workers_here:
+                    worker.begin(self._generation, begin)
+        else:
             for worker in self._workers_here:
-                worker.inbox.put((self._generation, begin._replace(seed_globals=False)))
-            self._prime()
-            return
+                worker.inbox.put((self._generation, begin))
 
-        begin = begin._replace(seed_globals=True, watch=self._alone is None, unseeded_first=False)
-        with surroundings_kept(random=True):
-            for worker in self._workers_here:
-                worker.begin(self._generation, begin)
-
-        self._prime()
-        if self._alone is None:
-            self._find_out()
-
-    def _prime(self) -> None:
-        """Gives out the first tasks, and waits until it is known how the replicas begin."""
-        epoch = self._epoch
-        spec = epoch.spec
-        limit = self.num_workers * (spec.prefetch_factor or 0)
-        self._bar = ReplayBar(spec.dataset)
-        self._dispatcher: Dispatcher[Outcome] = Dispatcher(epoch, self.num_workers, limit)
-        self._least = max((spec.prefetch_factor or 0) // 2, 1)
-        self._dispatcher.prime(self)
-        self._await_beginnings()
-
-    def _find_out(self) -> None:
-        """Makes the first batch here, and decides where the others are made; without one, the next epoch decides."""
-        self._dispatcher.await_first(self)
-        any_batch = bool(self._waiting)
-        with surroundings_kept(random=True):
-            if any_batch:
-                _, _, replica, _ = self._waiting[0]
-                worker = self._workers_here[replica % self.num_workers]
-                self._take_in(self._make_here(worker, self._waiting.pop(0)))
-
-            drawn = any(worker.host.drew() for worker in self._workers_here)
-            for worker in self._workers_here:
-                worker.host.stop_watching(seed_globals=drawn)
-
-        if not any_batch and not drawn:
-            return  # a resume at the end of an epoch
-
-        self._alone = drawn
-        if drawn:
-            self._warn_of_draws("all its batches are made one after the other in the main thread")
-            return
-
-        self._launch()
-        waiting = self._waiting
-        self._waiting = []
-        for message in waiting:
-            self._workers_here[message[2] % self.num_workers].inbox.put(message)
-
-    def _warn_of_draws(self, consequence: str) -> None:
-        name = type(self._epoch.spec.dataset).__name__
-        warnings.warn(
-            f"{name} (or a transform, the collate function, or another thread of your program) draws from the global "
-            f"random generators, which threads share: with seed= {consequence}. "
-            "Draw from headrace.rng() instead, or use backend='process'.",
-            stacklevel=2,
-        )
-
-    def _looked_into(self, task: int, replica: int, outcome: Outcome) -> Outcome:
-        """Returns the outcome of a suspicious task, made again if the dataset has begun to draw random numbers."""
-        message = (self._generation, task, replica, self._indices_made[task])
-        if not self._alone:
-            self._suspicious += 1
-            rarely = self._suspicious & (self._suspicious - 1)  # but for powers of two
-            if self._suspicious > ALWAYS_SUSPECTED and rarely:
-                return outcome
-            if not self._draws_in(message):
-                return outcome  # it was the user's loop that drew
-            self._go_on_alone()
-
-        with surroundings_kept(random=True):
-            return self._make_here(self._workers_here[replica % self.num_workers], message)
-
-    def _draws_in(self, message: tuple[int, int, int, Any]) -> bool:
-        """Makes a batch in the user's thread, and tells whether that draws from the global generators."""
-        replica = message[2]
-        witness = self._new_worker(replica % self.num_workers)
-        with surroundings_kept(random=False):
-            witness.begin(self._generation, self._epoch.beginning()._replace(seed_globals=False, unseeded_first=True))
-            return self._make_here(witness, message).suspicious
-
-    def _go_on_alone(self) -> None:
-        """Ends the threads; what they have made and what they have not goes to the user's thread, in its order."""
-        self._warn_of_draws(
-            "its batches are made one after the other in the main thread from here on, and earlier ones may hold "
-            "numbers that are not those of the seed"
-        )
-        self._alone = True
-        _stop(self._workers_here, self._threads)
-        self._threads.clear()
-        self._outbox = queue.SimpleQueue[Outcome]()
-        begin = self._epoch.beginning()._replace(unseeded_first=False)
-        for number in range(len(self._workers_here)):
-            self._workers_here[number] = self._new_worker(number)
-
-        with surroundings_kept(random=True):
-            for worker in self._workers_here:
-                worker.begin(self._generation, begin)
-
-        for number in range(len(self._workers_here)):
-            self._waiting += [(self._generation, *task) for task in self._dispatcher.unanswered(number)]
-
-        self._waiting.sort(key=lambda message: message[1])
-
-    def _make_here(self, worker: Worker, message: tuple[int, int, int, Any]) -> Outcome:
-        """Returns what becomes of a task, in the user's thread."""
-        if self._timer is None:
-            return worker.make(*message)
-        with self._timer.armed(worker.activity):
-            return worker.make(*message)
-
-    def _launch(self) -> None:
-        """Starts the threads, unless they run."""
         for number in range(len(self._threads), len(self._workers_here)):
             self._threads.append(self._thread_of(number))
+
+        # A sampler of the user's may draw, too, when it is asked for an index. So no batch is begun before the first
+        # indices are there.
+        self._held: list[tuple[int, Any]] | None = []
+        self._asks_user_code = epoch.is_map and not may_draw_early(epoch.spec)
+        self._reports = Reports(epoch)
+        self._dispatcher: Dispatcher[Outcome] = Dispatcher(
+            epoch, self.num_workers, self._scale.limit, time.perf_counter
+        )
+        self._dispatcher.prime(self)
+        self._watch.begin()
+        self._reports.await_beginnings(self._timeout, self._receive_beginnings)
+
+    def _await_first(self) -> None:
+        """Waits for the first batch, so that a dataset that draws is found out before the loop goes on."""
+        dispatcher = self._dispatcher
+        dispatcher.await_first(self)
+        while not dispatcher.window.finished and not any(True for _ in dispatcher.window.undelivered()):
+            self.collect()
 
     def _thread_of(self, number: int) -> threading.Thread:
         thread = threading.Thread(target=self._workers_here[number].run, name=f"pt_data_worker_{number}", daemon=True)
         thread.start()
         return thread
 
+    # -- what the dispatcher asks of its carrier -----------------------------------------------------------------------
+
     def submit(self, worker: int, task: int, replica: int, index: object) -> None:
         message = (self._generation, task, replica, index)
-        if self._alone is False:
-            self._workers_here[worker].inbox.put(message)
-        else:
-            self._waiting.append(message)
+        if self._held is not None:
+            self._held.append((worker, message))
+            return
+        if self._asks_user_code:
+            self._waits_since = time.perf_counter()
+        self._workers_here[worker].inbox.put(message)
 
     def withdraw(self, worker: int, task: int) -> bool:
         """See `Carrier.withdraw`. `submit` sends at once."""
         return False
 
     def flush(self, least: int = 1) -> None:
-        """Does nothing: `submit` sends at once."""
+        """See `Carrier.flush`. `submit` sends at once, but for the first tasks."""
+        if self._held is not None:
+            self._waits_since = time.perf_counter()
+            for worker, message in self._held:
+                self._workers_here[worker].inbox.put(message)
+            self._held = None
 
     def collect(self) -> None:
         if self._end is None or not self._end.alive:
@@ -278,55 +205,35 @@ class ThreadExecutor:
                 leave_daemon_thread()
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
 
-        if self._alone:
-            with surroundings_kept(random=True):
-                message = self._waiting[0]
-                worker = self._workers_here[message[2] % self.num_workers]
-                if message[2] not in worker.ended:
-                    outcome = self._make_here(worker, message)
-                else:
-                    outcome = None
-
-            if outcome is not None:
-                self._take_in(outcome)
-            self._waiting.remove(message)  # only now: a signal handler may have raised meanwhile
-            return
-
         deadline = deadline_after(self._timeout)
         self._watch.begin()
         while not self._take_in_next(deadline):
             if self._dispatcher.look(self):
                 return
             if deadline is not None and time.monotonic() >= deadline:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from RuntimeError(
-                    "\n".join(self._stack_of(number) for number in self._dispatcher.busy())
-                )
+                raise timed_out(self._timeout, "\n".join(map(self._stack_of, self._dispatcher.tasks.busy())))
             self._abandon_those_that_hang()
 
-    def _await_beginnings(self) -> None:
-        """Waits until all replicas have told how they begin, or until it is certain that one will not."""
-        deadline = deadline_after(self._timeout)
-        self._watch.begin()
-        while self._epoch.untold and (deadline is None or time.monotonic() < deadline):
-            if not self._take_in_next(deadline):
-                self._abandon_those_that_hang()
+    def _receive_beginnings(self, deadline: float | None) -> bool:
+        """Takes in what threads tell while replicas begin."""
+        if not self._take_in_next(deadline):
+            self._abandon_those_that_hang()
+        return True
 
     def _abandon_those_that_hang(self) -> None:
         """Has the work of threads done by others that take longer than `sample_timeout`."""
         if self._sample_timeout is None:
             return
 
-        for number in self._dispatcher.busy():
+        for number in self._dispatcher.tasks.busy():
             hangs = self._watch.hangs(number, self._sample_timeout)
             if hangs is not None:
                 self._abandon(number, *hangs)
 
     def _take_in_next(self, deadline: float | None) -> bool:
         """Files the next outcome. False: none came that is to be delivered, for a while."""
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
         hang = None if self._sample_timeout is None else min(max(self._sample_timeout / 4, 0.01), 1.0)
-        waits = [one for one in (left, hang, self._dispatcher.look_again) if one is not None]
-        for seconds in slices(min(waits, default=None)):
+        for seconds in slices(shortest(seconds_left(deadline), hang, self._dispatcher.look_again)):
             try:
                 return self._take_in(self._outbox.get(timeout=seconds))
             except queue.Empty:
@@ -346,15 +253,11 @@ class ThreadExecutor:
 
         The sample at which it hangs counts as bad. Raises `SampleTimeoutError` where that is not to be survived.
         """
-        tasks = self._dispatcher.unanswered(number)
-        keys = None
-        if self._epoch.is_map:
-            batched = self._epoch.spec.batched
-            keys = {task: split(plain_index(index), batched=batched)[0] for task, _, index in tasks}
-
+        tasks = self._dispatcher.tasks
+        keys = keys_of(self._epoch, tasks.of_worker(number))
         words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._epoch.spec.dataset)
         error = too_slow(after, self._stack_of(number), words)
-        carefully = key is None and seen.stage == LOAD and type(self._dispatcher.out[seen.task][1]) is not Careful
+        carefully = key is None and seen.stage == LOAD and type(tasks.out[seen.task][1]) is not Careful
         self._workers_here[number].stopping.set()
         if self._epoch.policy is None or keys is None or (key is None and not carefully):
             self._threads.pop(number)  # it would be waited for
@@ -370,17 +273,9 @@ class ThreadExecutor:
         )
         worker = self._workers_here[number] = self._new_worker(number)
         states = self._dispatcher.states_behind(number, lambda outcome: outcome.state)
-        begin = self._epoch.beginning()._replace(seed_globals=False, states=states)
+        begin = self._epoch.beginning()._replace(states=states)
         worker.inbox.put((self._generation, begin))
-        for task, replica, index in tasks:
-            if carefully and task == seen.task:
-                again = Careful(plain_index(index))
-            else:
-                again = index
-
-            self._dispatcher.out[task] = replica, again
-            worker.inbox.put((self._generation, task, replica, again))
-
+        give_again(tasks, number, seen.task if carefully else None, self)
         self._threads[number] = self._thread_of(number)
 
     def _take_in(self, outcome: Outcome) -> bool:
@@ -391,33 +286,45 @@ class ThreadExecutor:
 
         if outcome.epoch != self._generation:
             return False
-        if outcome.status == "replay":
-            self._bar.report(*outcome.payload)
+        if outcome.status in REPORTS:
+            self._reports.hear(outcome.status, outcome.payload)
             return False
-
-        if outcome.status == "begun":
-            self._epoch.note_beginnings(outcome.payload)
-            return False
-
-        if outcome.task not in self._dispatcher.out:
+        if outcome.task not in self._dispatcher.tasks.out:
             return False  # of a thread that was left alone, and came back
 
+        if outcome.moved_since is not None:
+            self._drew |= outcome.moved_since >= self._waits_since
+            self._may_draw = True
         if outcome.status == "end":
             self._dispatcher.file_end(outcome.task, outcome.state, self)
         else:
-            if outcome.suspicious:
-                self._indices_made[outcome.task] = self._dispatcher.out[outcome.task][1]
             self._dispatcher.file(outcome.task, outcome, self, seconds=outcome.times.making)
 
         return True
 
-    def next_result(self) -> BatchResult:
-        task, replica, result = self._dispatcher.next_delivery(self, self._least)
-        opening = time.perf_counter()
-        if result.suspicious and self._epoch.terms.seed is not None and self._epoch.is_map:
-            result = self._looked_into(task, replica, result)
+    @property
+    def _name(self) -> str:
+        return type(self._epoch.spec.dataset).__name__
 
-        self._indices_made.pop(task, None)
+    def next_result(self) -> BatchResult:
+        """See `Executor.next_result`. Raises `UsageError` if the dataset draws from generators that threads share."""
+        self._waits_since = time.perf_counter()
+        task, replica, result = self._dispatcher.next_delivery(self, self._scale.least)
+        if self._drew:
+            self.close()
+            raise UsageError.about(
+                "a dataset draws random numbers that worker threads cannot tell apart",
+                place=f"{self._name}, backend='thread' with seed=",
+                found="draws from the generators of random, NumPy or torch, or from one that the dataset holds (in "
+                "samples, transforms or the collate function; or another thread of your program draws)",
+                expected="random numbers from headrace.rng(), which is seeded for each sample in each thread",
+                cure=CURE,
+            )
+        if self._may_draw and not self._warned:
+            self._warned = True
+            self._warn_of_draws()
+
+        opening = time.perf_counter()
         posted = self._dispatcher.leaves(task, replica, result.state, result.losses)
         if result.status == "error":
             result.payload.raise_again()
@@ -427,6 +334,14 @@ class ThreadExecutor:
         times = result.times
         opened = time.perf_counter() - opening
         return batch, timings_of_worker(result.worker, nbytes, posted, times, times.sent, opened)
+
+    def _warn_of_draws(self) -> None:
+        warnings.warn(
+            f"random generators that threads share moved while a batch of {self._name} was made and your program ran. "
+            "If it was the dataset that drew from them, this batch and others do not have the numbers that seed= "
+            f"says: then {CURE}",
+            stacklevel=2,
+        )
 
     def is_at_end(self) -> bool:
         return self._dispatcher.is_at_end(self)

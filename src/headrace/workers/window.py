@@ -60,11 +60,6 @@ class Window(Generic[Result]):
         """How many tasks are out: sent, and not delivered."""
         return len(self._owner)
 
-    @property
-    def waiting_for(self) -> int:
-        """How many results are still to come from replicas that have data."""
-        return sum(1 for _ in self.unanswered())
-
     def unanswered(self) -> Iterator[int]:
         """Yields the tasks whose results are still to come from replicas that have data, in their order."""
         return (task for task, replica in self._owner.items() if self._active[replica] and task not in self._arrived)
@@ -102,6 +97,10 @@ class Window(Generic[Result]):
     def arrived(self, task: int) -> Result:
         """Returns the result of a task, which has arrived."""
         return self._arrived[task]
+
+    def has_data(self, replica: int) -> bool:
+        """Tells whether a replica may have batches left."""
+        return self._active[replica]
 
     def making(self, replica: int) -> int:
         """Returns how many tasks a replica makes."""
@@ -248,7 +247,7 @@ class Window(Generic[Result]):
     @property
     def finished(self) -> bool:
         """True when nothing is left to deliver or to wait for."""
-        return not self._arrived and self.waiting_for == 0
+        return not self._arrived and next(self.unanswered(), None) is None
 
 
 def _itself(turn: int) -> int:

@@ -189,11 +189,10 @@ class SampleStreams:
             self._look()
             self._seeded = None
 
-    def stop_watching(self, *, seed_globals: bool) -> None:
-        """Ends the search, and says whether the global generators are seeded from here on."""
+    def stop_watching(self) -> None:
+        """Ends the search."""
         self._watch = False
         self._seeded = None
-        self._seed_globals = seed_globals
 
     def _look(self) -> None:
         self.drawn = self.drawn or (self._seeded is not None and self._seeded != self._states())

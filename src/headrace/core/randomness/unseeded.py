@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.core.randomness.generator_moves import GeneratorMoves
-from headrace.core.randomness.global_turns import global_turn
 from headrace.core.randomness.own_generators import OwnGenerators
 from headrace.core.randomness.rng import begin_unseeded, end_unseeded, global_states_kept
 
@@ -35,7 +34,7 @@ class Unseeded:
     def __init__(self, own: OwnGenerators | None = None, *, here: bool = False, shared: bool = False) -> None:
         """own: the generators of the dataset. here: all belong to the user's own program, so they are put back.
 
-        shared: other threads draw from them too, so a move says nothing of this one.
+        shared: other threads draw from them too, so a move says nothing of this one; see `SharedDraws`.
         """
         self.own = OwnGenerators() if own is None else own
         self._has_own = bool(self.own)
@@ -44,26 +43,18 @@ class Unseeded:
         """Whether batches are made without seeds first."""
         self.drew = False
         """Whether a batch had to be made again, with seeds."""
-        self.suspicious = False
-        """Whether the global generators, which threads share, moved while the last batch was made."""
         self._here = here
-        self._shared = shared
-        self._moves = GeneratorMoves()
+        self._moves = None if shared else GeneratorMoves()
 
     def begin(self) -> bool:
         """A batch is made without seeds from here on. False: draws could not be told, so it must be seeded."""
-        # Other threads that hold the turn have seeded the generators for a sample of theirs, and put them back.
-        if self._shared:
-            with global_turn():
-                can_be_told = self._moves.begin()
-        else:
-            can_be_told = self._moves.begin()
+        if self._moves is not None and not self._moves.begin():
+            return False
 
-        if can_be_told:
-            begin_unseeded()
-            if self._has_own:
-                self._own_before = self.own.states()
-        return can_be_told
+        begin_unseeded()
+        if self._has_own:
+            self._own_before = self.own.states()
+        return True
 
     def end(self) -> Verdict:
         """The batch is made. Returns what becomes of it."""
@@ -71,13 +62,8 @@ class Unseeded:
         drew_from_own = self._has_own and self.own.states() != self._own_before
         if drew_from_own and self._here:
             self.own.restore(self._own_before)
-        if self._shared:
-            with global_turn():
-                moved = self._moves.happened()
-            self.suspicious = moved or drew_from_own
-            if moved:
-                self._moves.look_before()
-        else:
+        moved = False
+        if self._moves is not None:
             moved = self._moves.happened()
             if moved and not self._moves.is_sure:
                 self._moves.look_before()
@@ -86,7 +72,7 @@ class Unseeded:
             if moved and self._here:
                 self._moves.undo()
 
-        if not asked and (self._shared or not (moved or drew_from_own)):
+        if not (asked or moved or drew_from_own):
             return "good"
 
         self.first = False

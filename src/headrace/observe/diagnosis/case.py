@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from headrace.observe.stats import wait_share, waited_and_looped
-from headrace.telemetry.play import Rules, Seconds
 from headrace.telemetry.preparation import MAKING, Prepared, prepared, steady_stages
 from headrace.telemetry.recording import Recording, stage_seconds
-from headrace.telemetry.workload import Change, Workload, workload_of
+from headrace.workers.play.work import Rules, Seconds
+from headrace.workers.play.workload import Change, Workload, workload_of
 
 WAITS = 0.05
 """Share of waiting below which the loader keeps up."""

@@ -13,7 +13,7 @@ from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.finding import WORTH, Finding
 from headrace.telemetry.formatting import percent, seconds, size, some
 from headrace.telemetry.remote_reads import RemoteReads
-from headrace.telemetry.workload import LaterWithout, Without
+from headrace.workers.play.workload import LaterWithout, Without
 
 NETWORKED = 0.3
 """Seconds of waiting for remote bytes for each second that the loop waits, from which on they are why it waits."""

@@ -17,7 +17,7 @@ from headrace.observe.diagnosis.remote import remote_findings, workers_do_not_he
 from headrace.observe.diagnosis.stragglers import stragglers
 from headrace.telemetry.formatting import as_arguments, seconds, size, some
 from headrace.telemetry.recording import MAIN, LoadingPlace
-from headrace.telemetry.workload import Kept, Split, Without, Workload, percentile
+from headrace.workers.play.workload import Kept, Split, Without, Workload, percentile
 
 LONG_START = 0.25
 """Share of an epoch that its start may take, before it is called slow."""

@@ -13,8 +13,8 @@ from headrace.core.stragglers import AHEAD
 from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.finding import WORTH, Finding
 from headrace.telemetry.formatting import seconds
-from headrace.telemetry.play import Rules
-from headrace.telemetry.workload import Alike, Even, KnownSlowSamples, percentile
+from headrace.workers.play.work import Rules
+from headrace.workers.play.workload import Alike, Even, KnownSlowSamples, percentile
 
 Flags = npt.NDArray[np.bool_]
 
@@ -26,6 +26,9 @@ QUICK = 1e-3
 
 TOO_HIGH = 0.1
 """By what share of a gain the play may be too high where workers share batches: it has no messages for their parts."""
+
+NEARLY = 0.85
+"""Share of the greatest gain that is as good: the play is a tenth off at times, and a milder change costs less."""
 
 MOST_OF_IT = 0.5
 """Share of what late batches take more than usual, from which on it is said to be one sample's."""
@@ -115,7 +118,7 @@ def _remedy(case: Case, advice: str, change: dict[str, object], rules: Rules) ->
 def _best(remedies: Sequence[Remedy]) -> Remedy:
     """Returns the mildest change that gains nearly as much as any: who has to change little, tries it."""
     best = max(remedy.gain for remedy in remedies)
-    return next(remedy for remedy in remedies if remedy.gain >= 0.97 * best)
+    return next(remedy for remedy in remedies if remedy.gain >= NEARLY * best)
 
 
 def _interval(case: Case, remedy: Remedy, late: Flags) -> tuple[float, float]:

@@ -22,8 +22,8 @@ from headrace.workers.auto.tuner import Choice, Limits, Taken, Tuner
 from headrace.workers.inline import InlineExecutor
 from headrace.workers.processes.executor import ProcessExecutor
 from headrace.workers.processes.pool import WorkerPool
-from headrace.workers.processes.scale import Scale
 from headrace.workers.protocol import BatchResult
+from headrace.workers.scale import Scale
 
 LOGGER = logging.getLogger("headrace")
 
@@ -132,8 +132,7 @@ class AutoScaler:
             else:
                 self._look_due = time.perf_counter() + LOOK
 
-        dispatcher = self._processes.dispatcher
-        if self._tuner.now.workers or dispatcher.sampler_ended or not dispatcher.window.finished:
+        if self._tuner.now.workers or self._processes.has_work:
             return self._processes.next_result()
         return self._made_here()
 
@@ -158,7 +157,7 @@ class AutoScaler:
 
     def _tune(self, now: float) -> None:
         self._dismiss_idle()
-        if any(worker.unplaced and not worker.reaped for worker in self._processes.pool.workers):
+        if self._processes.waits_for_machines:
             # Workers on other machines take seconds to come. What is measured before is not what they bring.
             self._tuner.changed(time.perf_counter())
             return
@@ -176,7 +175,7 @@ class AutoScaler:
         if now < self._taken_at + self._taken_cost / SHARE or self._tuner.now.workers == 0:
             return
 
-        pids = [worker.process.pid for worker in self._processes.pool.workers if not worker.reaped]
+        pids = self._processes.pids
         began = time.perf_counter()
         workers = memory_of(pids)
         self._taken_at = time.perf_counter()
@@ -189,38 +188,15 @@ class AutoScaler:
         self._taken = Taken(workers / max(len(pids), 1), batch)
 
     def _change_to(self, choice: Choice) -> None:
-        pool = self._processes.pool
-        begin = self._epoch.beginning()
-        for worker_id in range(choice.workers):
-            if worker_id >= len(pool.workers):
-                pool.hire(begin, self._processes.generation)
-            elif pool.workers[worker_id].reaped:
-                pool.replace(worker_id, begin, self._processes.generation)
-            else:
-                continue
-
-            self._recorder.happened("added", f"worker {worker_id} was added", worker_id)
-
         self._recorder.adjust(*choice)
-        scale = self._processes.scale
-        scale.workers = choice.workers
-        scale.prefetch = choice.prefetch
-        dispatcher = self._processes.dispatcher
-        dispatcher.resize(scale.limit, scale.workers)
-        self._processes.note_unplaced()
-        dispatcher.give_out(self._processes)
-        self._processes.flush()
+        for worker_id in self._processes.change_to(*choice):
+            self._recorder.happened("added", f"worker {worker_id} was added", worker_id)
         self._dismiss_idle()
         self._tuner.changed(time.perf_counter())
 
     def _dismiss_idle(self) -> None:
-        """Ends the workers that are too many, once they have done what they were given."""
-        pool = self._processes.pool
-        dispatcher = self._processes.dispatcher
-        for worker_id in range(self._tuner.now.workers, len(pool.workers)):
-            if not pool.workers[worker_id].reaped and not dispatcher.unanswered(worker_id):
-                pool.dismiss(worker_id)
-                self._recorder.happened("retired", f"worker {worker_id} was retired", worker_id)
+        for worker_id in self._processes.dismiss_idle():
+            self._recorder.happened("retired", f"worker {worker_id} was retired", worker_id)
 
     def _say(self) -> None:
         choice = self._tuner.now

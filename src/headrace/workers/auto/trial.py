@@ -31,9 +31,11 @@ from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.recorder import Recorder
 from headrace.workers.inline import InlineExecutor
 from headrace.workers.processes.executor import ProcessExecutor
-from headrace.workers.processes.prefetch import may_draw_early
 from headrace.workers.processes.start import ForkServers
+from headrace.workers.processes.starter import PoolStarter
 from headrace.workers.protocol import Executor
+from headrace.workers.scale import asked_scale
+from headrace.workers.stragglers.prefetch import may_draw_early
 
 SECONDS = 0.04
 """How long each way is measured, about."""
@@ -89,7 +91,7 @@ def cost_by_workers(spec: LoaderSpec, batches: Sequence[Any], here: float) -> Co
     """Returns what batches cost that workers hand over. here: seconds that one costs without. Raises as `cost_here`."""
     count = int(min(max(SECONDS / here, FEWEST), MOST))
     spec = _trial(spec, batches, 2 * count)
-    executor = ProcessExecutor(spec, Arena(), ForkServers(), Recorder("trial"))
+    executor = ProcessExecutor(PoolStarter(Arena(), ForkServers()), Recorder("trial"), asked_scale(spec))
     try:
         return _cost(executor, spec, count)
     finally:

@@ -1,7 +1,7 @@
 """How many workers, and how many batches ahead: decided from what is measured while training goes on.
 
 Pure: no process, file or clock. A `Tuner` is shown the latest batches now and then, and answers what to try next. It
-begins with one worker, plays the loader through with other numbers (`telemetry/simulation.py`), goes to the one
+begins with one worker, plays the loader through with other numbers (`workers/play/simulation.py`), goes to the one
 that promises most, and then tries the numbers beside it, for about a second each, as long as that helps. What it
 measures counts; what it predicts only says where to look. Nothing is tried that would not fit into the memory.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.telemetry.formatting import size
 from headrace.telemetry.recording import Batches, Recording
-from headrace.telemetry.workload import workload_of
+from headrace.workers.play.workload import workload_of
 
 LEAST_SECONDS, LEAST_BATCHES = 1.2, 24
 """What a setting is measured with, at least; `PATIENCE` seconds will do where batches are slow."""

@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from headrace.batches.join import NotAlikeError, join
 from headrace.shared_memory.arena import InboundRegion
 from headrace.shared_memory.codec import decode
 from headrace.shared_memory.memory import Bytes, Slot
-from headrace.telemetry.stopwatch import Times
+from headrace.telemetry.stopwatch import Times, joined_times
 from headrace.workers.processes.messages import InSlot, Result
 
 
@@ -37,11 +38,42 @@ class Arrived(NamedTuple):
         """How long the worker took to make it."""
         return self.times.making
 
+    def content(self) -> Any:
+        """Returns what the worker has sent, over memory that is leased still."""
+        return decode(self.header, self.buffers)
+
     def opened(self) -> tuple[Any, Any, Any]:
         """Returns the payload, the replica's state and the losses, in memory that is the user's from here on."""
         self.region.hand_over(self.slots)
-        payload, state, losses = decode(self.header, self.buffers)
+        payload, state, losses = self.content()
         return payload, state, losses
+
+
+class Joined(NamedTuple):
+    """A batch of parts. Looks like `Arrived`, but its memory is its own."""
+
+    status: str
+    batch: Any
+    worker: int
+    times: Times
+    nbytes: int
+    at: float
+
+    def opened(self) -> tuple[Any, Any, Any]:
+        return self.batch, None, ()
+
+
+def join_arrived(parts: Sequence[tuple[Sequence[int], Arrived]], count: int) -> Joined | None:
+    """Joins parts of a batch of so many rows: which of them, and what has them. None: they cannot be joined."""
+    opened = [(rows, arrived.opened()[0]) for rows, arrived in parts]
+    try:
+        batch = join(opened, count)
+    except NotAlikeError:
+        return None
+
+    last = parts[-1][1]
+    times = joined_times([arrived.times for _, arrived in parts])
+    return Joined("batch", batch, last.worker, times, sum(arrived.nbytes for _, arrived in parts), last.at)
 
 
 def leased(worker: int, region: InboundRegion, result: Result) -> Arrived:

@@ -177,7 +177,7 @@ class WorkerPool:
         assignment.parent_watch.bind(process.pid)
         self.resources.selector.register(ours, selectors.EVENT_READ, worker_id)
         self.resources.selector.register(process.sentinel, selectors.EVENT_READ, ~worker_id)
-        return WorkerHandle(process, ours, region, crash_file, unplaced=assignment.remote is not None)
+        return WorkerHandle(process, ours, region, crash_file, unplaced=assignment.stand_in is not None)
 
     def replace(self, worker_id: int, begin: EpochStart, epoch: int) -> None:
         """Starts another worker in the place of one that was reaped, to begin where `begin` says."""

@@ -46,11 +46,10 @@ from headrace.telemetry.stack_sampler import StackSampler
 from headrace.telemetry.stopwatch import Stopwatch
 from headrace.workers.failure import Failure
 from headrace.workers.processes.crash_file import CrashFile
+from headrace.workers.processes.machines import StandIn
 from headrace.workers.processes.messages import INLINE, InSlot, Request, Result
 from headrace.workers.processes.outbox import Outbox
 from headrace.workers.processes.plain_requests import unpacked_request
-from headrace.workers.remote import proxy
-from headrace.workers.remote.proxy import RemoteWorker
 from headrace.workers.replica import ReplicaHost
 from headrace.workers.worker_spec import WorkerSpec
 
@@ -78,8 +77,8 @@ class Assignment:
     """By which the kernel ends it with the parent, also in the middle of a sample."""
     inherited: list[Connection] = field(default_factory=list)
     """Under fork: the parent's ends of all pipes, to be closed in the child so that a dead parent is noticed."""
-    remote: RemoteWorker | None = None
-    """Where the process only stands for a worker on another machine: how to find that."""
+    stand_in: StandIn | None = None
+    """Where the process only stands for a worker on another machine: what runs instead of a worker."""
 
 
 def main(worker_spec: WorkerSpec, assignment: Assignment) -> None:
@@ -88,8 +87,8 @@ def main(worker_spec: WorkerSpec, assignment: Assignment) -> None:
         for pipe in assignment.inherited:
             pipe.close()
         assignment.parent_watch.begin()
-        if assignment.remote is not None:
-            proxy.run(assignment, assignment.remote)
+        if assignment.stand_in is not None:
+            assignment.stand_in.run(assignment)
             return
 
         faulthandler.disable()  # if the parent had enabled it: torch's handlers come first, then ours

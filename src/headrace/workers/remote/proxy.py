@@ -24,7 +24,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from headrace.cluster.code import versions
 from headrace.core.errors import ClusterError
@@ -36,11 +36,9 @@ from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.crash_file import TELL_STACKS
 from headrace.workers.processes.messages import INLINE, InSlot, Request, Result, packed
 from headrace.workers.processes.plain_requests import unpacked_request
+from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.remote.messages import Death, Hello, HostAddress, RemoteRequest, RemoteResult, Welcome
 from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Wire, WireMessage, authenticate
-
-if TYPE_CHECKING:
-    from headrace.workers.processes.worker_main import Assignment
 
 ATTEMPTS = 5
 """Hosts that may fail to start the worker before that is an error."""
@@ -51,11 +49,29 @@ CONNECTING = 5.0
 
 @dataclass
 class RemoteWorker:
-    """What makes of an assignment one of a proxy. Picklable while a process is being started."""
+    """Makes a proxy of a worker process; see `StandIn`. Picklable while a process is being started."""
 
     door: Connection
     """To the process that finds places."""
     worker_spec: TravellingObject
+
+    def run(self, assignment: Assignment) -> None:
+        """The life of a proxy."""
+        _take_signals_from_nobody()
+        assignment.crash_file.activity[STAGE] = START
+        proxy = _Proxy(assignment, self)
+        try:
+            proxy.connect()
+            proxy.forward()
+        except _StoppedError:
+            os._exit(0)
+        except _RefusedError as refused:
+            proxy.tell("refused", str(refused))
+            os._exit(1)
+        except LostError as lost:
+            # What the host has sent before counts for more: it may say how the worker has ended.
+            proxy.read_to_the_end()
+            proxy.give_up(lost)
 
 
 class _StoppedError(Exception):
@@ -64,25 +80,6 @@ class _StoppedError(Exception):
 
 class _RefusedError(Exception):
     """No host can run this worker; the text says why."""
-
-
-def run(assignment: Assignment, remote: RemoteWorker) -> None:
-    """The life of a proxy."""
-    _take_signals_from_nobody()
-    assignment.crash_file.activity[STAGE] = START
-    proxy = _Proxy(assignment, remote)
-    try:
-        proxy.connect()
-        proxy.forward()
-    except _StoppedError:
-        os._exit(0)
-    except _RefusedError as refused:
-        proxy.tell("refused", str(refused))
-        os._exit(1)
-    except LostError as lost:
-        # What the host has sent before counts for more: it may say how the worker has ended.
-        proxy.read_to_the_end()
-        proxy.give_up(lost)
 
 
 def _take_signals_from_nobody() -> None:

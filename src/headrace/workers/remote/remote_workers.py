@@ -3,75 +3,55 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, Literal, NamedTuple
 
 from headrace.core.errors import UsageError
 from headrace.shared_memory.by_value import TravellingObject, pack_travelling
+from headrace.workers.processes.machines import MachineNews
 from headrace.workers.processes.messages import Result
-from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.remote.placement import Placement
 from headrace.workers.remote.proxy import RemoteWorker
 from headrace.workers.worker_spec import WorkerSpec
 
-News = Literal["placed", "waiting", "refused", "lost"]
-"""What a proxy tells of itself: a host works for it; it has waited for long; there is no host for it; the connection
-to its host is lost."""
-
-NEWS = ("placed", "waiting", "refused", "lost")
-
-
-class NewsOfProxy(NamedTuple):
-    """What a proxy tells. `text` is the host's name if it is placed, otherwise the reason."""
-
-    kind: News
-    text: str
-    pid: int | None = None
-    """Of the worker on the other machine."""
-
 
 class RemoteWorkers:
-    """The remote workers of one executor. Workers of smaller numbers than `first` run on this machine."""
+    """The remote workers of one executor; see `Machines`. Those of smaller numbers than `first` run on this machine."""
 
-    def __init__(self, placement: Placement, worker_spec: WorkerSpec) -> None:
+    def __init__(self, placement: Placement) -> None:
+        self.first = placement.local
+        self.lost: dict[int, str] = {}
+        self.refused: dict[int, str] = {}
+        self._placement = placement
+        self._travelling: TravellingObject
+
+    def prepare(self, worker_spec: WorkerSpec) -> None:
         """Packs the worker spec.
 
         Raises `UsageError` if it cannot be pickled, and `MissingExtraError` without cloudpickle.
         """
-        self.first = placement.local
-        self.lost: dict[int, str] = {}
-        """Workers whose proxies have lost their hosts, and how."""
-        self.refused: dict[int, str] = {}
-        """Workers for which there is no host, and why."""
-        self._placement = placement
         # The I/O process of this machine cannot be reached from another one: there each worker reads by itself.
         self._travelling = _packed(replace(worker_spec, io_address=None))
 
-    def remote(self, worker_id: int) -> RemoteWorker | None:
+    def stand_in(self, worker_id: int) -> RemoteWorker | None:
         """Returns what makes a proxy of a worker; None: it runs on this machine. Raises `ClusterError`."""
         if worker_id < self.first:
             return None
         return RemoteWorker(self._placement.open_door(), self._travelling)
 
-    def brief(self, brief: Callable[..., Assignment], **given: Any) -> Assignment:
-        """Returns the assignment that `brief` makes, which also says whether the worker is on another machine."""
-        return brief(**given, remote=self.remote(given["worker_id"]))
-
-    def note(self, worker_id: int, result: Result) -> NewsOfProxy:
+    def note(self, worker_id: int, result: Result) -> MachineNews:
         """Reads what a proxy tells of itself."""
         content = pickle.loads(result.header)  # type: ignore[arg-type]  # it is always short
         if result.status == "placed":
             host, pid = content
-            return NewsOfProxy("placed", host, pid)
+            return MachineNews("placed", host, pid)
 
         if result.status == "lost":
             self.lost.setdefault(worker_id, content)
-            return NewsOfProxy("lost", content)
+            return MachineNews("lost", content)
         if result.status == "refused":
             self.refused[worker_id] = content
-            return NewsOfProxy("refused", content)
-        return NewsOfProxy("waiting", content)
+            return MachineNews("refused", content)
+        return MachineNews("waiting", content)
 
 
 def _packed(worker_spec: WorkerSpec) -> TravellingObject:

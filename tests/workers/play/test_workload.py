@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.telemetry.play import Rules
 from headrace.telemetry.recording import LoadingPlace, Recording, stage_seconds
-from headrace.telemetry.workload import (
+from headrace.workers.play.work import Rules
+from headrace.workers.play.workload import (
     PLAYED,
     Alike,
     Even,

@@ -1,15 +1,15 @@
 """How long an epoch would take with other workers, another order of delivery or quicker stages: it is played through.
 
 What was measured of each batch is split into what does not depend on who else runs: seconds of a core, and seconds of
-waiting for something else (a disk, a server). Then the loader's rules are played with them (`play`, `shared_play`).
+waiting for something else (a disk, a server). Then the loader's rules are played with them (`play`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from headrace.telemetry.play import Play, Rules, Work
-from headrace.telemetry.shared_play import SharedPlay
+from headrace.workers.play.play import Play
+from headrace.workers.play.work import Rules, Work
 
 COLD, WARM = 100e-6, 0.4
 """Seconds that a worker takes more for a batch than the main process would, since it slept before it (measured with
@@ -29,6 +29,4 @@ def seconds_for(work: Work, rules: Rules) -> float:
             made = made - np.minimum(COLD, (1 - WARM) * shrinks)
         return float((made + work.pin + work.loop).sum())
 
-    if rules.shares and rules.in_order and rules.workers > 1:
-        return SharedPlay(work, rules).run()
     return Play(work, rules).run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.epoch.spec import LoaderSpec
+
 
 @dataclass
 class Scale:
@@ -25,3 +27,11 @@ class Scale:
     def least(self) -> int:
         """How many tasks for a worker are worth a message: one that wakes it costs more than a batch may."""
         return max(self.prefetch // 2, 1)
+
+
+def asked_scale(spec: LoaderSpec) -> Scale:
+    """Returns what a loader asks for. Raises torch's error for a `prefetch_factor` that is not positive."""
+    prefetch = spec.prefetch_factor or 0
+    if prefetch <= 0:
+        raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+    return Scale(spec.num_workers, prefetch, most=spec.num_workers)

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.stragglers import AHEAD, SPARE
-from headrace.telemetry.play import Rules, Seconds, Work
 from headrace.telemetry.preparation import steady_batches, steady_stages
 from headrace.telemetry.recording import Batches, Recording
-from headrace.telemetry.simulation import seconds_for
+from headrace.workers.play.simulation import seconds_for
+from headrace.workers.play.work import Rules, Seconds, Work
 
 PLAYED = 512
 """Batches that are played through, at most: the latest ones."""

@@ -20,7 +20,7 @@ from headrace.core.process.memory import machine_memory
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.live import LiveSampler
 from headrace.samplers.sampler import PositionalSampler
-from headrace.workers.processes.scale import Scale
+from headrace.workers.scale import Scale
 
 DEFAULT = 2
 """torch's `prefetch_factor` where the user gives none."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.telemetry.play import Rules, Work
-from headrace.telemetry.simulation import seconds_for
+from headrace.workers.play.simulation import seconds_for
+from headrace.workers.play.work import Rules, Work
 
 MANY = 64
 """Cores, so that nobody waits for one."""
@@ -45,8 +45,8 @@ def slow_at(places: list[int], count: int, *, seconds: float = 17.0) -> Work:
         (work([8]), 8, 2),
         # the first of five batches is cut, too, and so is the last: nobody is idle for long
         (work([8] * 5), 16, 10),
-        # one sample takes 17 seconds, and its worker makes another one before
-        (slow_at([0], 1), 24, 1 + 17),
+        # one sample takes 17 seconds, and is the first of its worker's two; another one makes the second
+        (slow_at([0], 1), 24, 17),
         # a worker begins the last batch when the first is there; others make the 3.5 seconds behind its slow sample
         (slow_at([4], 5), 8 + 24, 2 + 3.5 + 17),
     ],
@@ -62,7 +62,7 @@ def test_a_first_batch_of_quick_samples_is_made_by_one_worker() -> None:
 
 
 def test_workers_help_only_where_batches_are_worth_the_messages() -> None:
-    quick = work([0.5e-3] * 9 + [50e-3], [1 / 8] * 10)
+    quick = work([0.5e-3] * 9 + [10e-3], [1 / 8] * 10)
     assert seconds_for(quick, TOGETHER) == pytest.approx(seconds_for(quick, ALONE))
 
 
