@@ -196,7 +196,7 @@ class CachedObject:
 
     def _look(self, file: OpenFile, blocks: range) -> View | None:
         """Looks at the table, and verifies blocks of another use. Returns None if blocks are absent or wrong."""
-        # The generation comes first: see `taking.py`.
+        # The generation comes first: see `removal.py`.
         generation = file.generation()
         entries = file.entries(self.shape, blocks)
         view = file.view

@@ -1,6 +1,6 @@
 """Stores that obstore reads: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage, http servers.
 
-Requests for bytes and listings are made without obstore's own retries, since `retrying.py` also covers bodies that are
+Requests for bytes and listings are made without obstore's own retries, since `retries.py` also covers bodies that are
 cut short, and tells the caller of each. Uploads in parts use obstore's retries: it repeats single parts.
 """
 

@@ -5,7 +5,7 @@ fixed array       arrow.fixed_shape_tensor, the canonical extension type
 ragged            large_list of the element (elements with a shape: of fixed_size_list)
 bytes, text       large_binary, large_string
 
-Read as well: times and decimals (`arrow_numbers.py`), dictionaries, views, other lists, images of Hugging Face.
+Read as well: times and decimals (`exact_numbers.py`), dictionaries, views, other lists, images of Hugging Face.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Arrow IPC, the file and the stream form, memory-mapped: one file, or a folder or pattern of shards.
 
-In a store, the samples that are needed are read; see `arrow_ranges.py`.
+In a store, the samples that are needed are read; see `ipc_ranges.py`.
 """
 
 from __future__ import annotations
