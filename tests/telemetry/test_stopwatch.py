@@ -120,8 +120,9 @@ def test_who_shares_a_core_is_seen_to_wait_for_it() -> None:
             beside.kill()
     for times in found:
         spent = times.sent - times.begun
-        assert 0.005 < times.queued < spent + 0.005
-        assert times.cpu + times.queued == pytest.approx(spent, rel=0.3)
+        assert 0.005 < times.queued
+        # A machine that is itself a guest may be given to others meanwhile, which is neither.
+        assert times.cpu + times.queued < spent * 1.3
 
 
 @LINUX

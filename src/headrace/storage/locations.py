@@ -240,8 +240,8 @@ def _check_fsspec_knows(scheme: str, url: str) -> None:
         raise MissingExtraError.about(what, place=shown_url(url), found=str(error), cure=cure) from error
     except ValueError:
         expected = (
-            "s3, gs, az, http, https or file, or a scheme of fsspec (hf, sftp, hdfs, ftp, ...); kafka, redis, amqp, "
-            "tcp or unix; or a database"
+            "s3, gs, az, http, https or file, or a scheme of fsspec (hf, sftp, hdfs, ftp, ...); or a database; brokers "
+            "and sockets are for headrace.follow"
         )
         cure = (
             "correct the scheme; pip install 'headrace[cloud]' brings s3, gs, az, http and https, and a package with "

@@ -12,19 +12,20 @@ from headrace.data.building.staging_area import StagingArea
 def test_a_piece_counts_from_the_moment_its_note_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = StagingArea(tmp_path / "data", "digest", 1, ".arrow")
     assert room.prepare() == [0]
-    whole = Path.write_text
+    rename = Path.replace
 
-    def ends_in_the_middle(path: Path, text: str) -> int:
-        whole(path, text[: len(text) // 2])
-        raise KeyboardInterrupt
+    def ends_in_front_of_the_note(path: Path, target: Path) -> Path:
+        if target.parent == room.done:
+            raise KeyboardInterrupt
+        return rename(path, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", ends_in_the_middle)
+        patch.setattr(Path, "replace", ends_in_front_of_the_note)
         with pytest.raises(KeyboardInterrupt):
-            room.keep(0, lambda path: whole(path, "bytes"))
+            room.keep(0, lambda path: path.write_text("bytes") and None)
     assert list(room.done.iterdir()) == []
     assert room.prepare() == [0]
-    room.keep(0, lambda path: whole(path, "bytes"))
+    room.keep(0, lambda path: path.write_text("bytes") and None)
     assert [one.name for one in room.done.iterdir()] == ["0"]
     assert room.prepare() == []
 
