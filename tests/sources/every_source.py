@@ -256,13 +256,41 @@ def rabbitmq_stream(request: pytest.FixtureRequest, name: str) -> Iterator[Sourc
         yield source
 
 
-SOURCES: dict[str, Callable[[pytest.FixtureRequest, str], Any]] = {
-    "kafka": kafka,
-    "redis": redis,
-    "rabbitmq": rabbitmq,
-    "rabbitmq_stream": rabbitmq_stream,
-    "tcp": tcp,
-    "sqlite": sqlite,
-    "postgres": postgres,
-    "mariadb": mariadb,
-}
+SECRET = "geheim42"
+TABLE = {"table": "t", "key": "k"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of source, and what the tests of all of them need. A new one is a row of `KINDS`."""
+
+    make: Callable[[pytest.FixtureRequest, str], contextlib.AbstractContextManager[Source]]
+    server: str | None = None
+    """The fixture of its server, where that keeps its data when it is killed."""
+    url: str | None = None
+    """A URL with a secret in it, of a server at a port of this machine; None: there is no server to connect to."""
+    opened: dict[str, Any] = field(default_factory=dict)
+    """Keywords of `headrace.follow` for that URL."""
+    client: str = ""
+    """The module that connects."""
+
+
+KINDS = {
+    "kafka": Kind(
+        kafka, "durable_kafka", "kafka://127.0.0.1:{port}/t",
+        {"options": {"sasl.username": "me", "sasl.password": SECRET}}, "confluent_kafka",
+    ),
+    "redis": Kind(redis, "redis_server", f"redis://me:{SECRET}@127.0.0.1:{{port}}/t", {}, "redis"),
+    "rabbitmq": Kind(rabbitmq, "shared_rabbitmq"),
+    "rabbitmq_stream": Kind(
+        rabbitmq_stream, "shared_rabbitmq", f"amqp://me:{SECRET}@127.0.0.1:{{port}}/t", {"stream": True}, "pika"
+    ),
+    "tcp": Kind(tcp),
+    "sqlite": Kind(sqlite),
+    "postgres": Kind(
+        postgres, "own_postgres", f"postgresql://me:{SECRET}@127.0.0.1:{{port}}/t", TABLE, "adbc_driver_postgresql"
+    ),
+    "mariadb": Kind(mariadb, "shared_mariadb", f"mariadb://me:{SECRET}@127.0.0.1:{{port}}/t", TABLE, "pymysql"),
+}  # fmt: skip
+
+SOURCES = {name: kind.make for name, kind in KINDS.items()}

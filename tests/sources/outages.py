@@ -13,23 +13,16 @@ from typing import Protocol
 import pytest
 
 from headrace.core.process.memory import process_tree
-from tests.sources.every_source import SOURCES, Source, kafka
+from tests.sources.every_source import KINDS, Source, kafka
 
 WAYS = ("stopped", "ended")
 
-FIXTURES = {
-    "kafka": "durable_kafka",
-    "redis": "redis_server",
-    "rabbitmq": "shared_rabbitmq",
-    "rabbitmq_stream": "shared_rabbitmq",
-    "postgres": "own_postgres",
-    "mariadb": "shared_mariadb",
-}
+FIXTURES = {name: kind.server for name, kind in KINDS.items() if kind.server is not None}
 """The server of each kind of source, as a fixture."""
 
 # With one partition, records lie in the same order in every run, also while they come.
 DURABLE: dict[str, Callable[[pytest.FixtureRequest, str], contextlib.AbstractContextManager[Source]]] = {
-    **{kind: SOURCES[kind] for kind in FIXTURES},
+    **{name: KINDS[name].make for name in FIXTURES},
     "kafka": functools.partial(kafka, partitions=1, fixture="durable_kafka"),
 }
 """The sources whose servers keep their data when they are killed."""

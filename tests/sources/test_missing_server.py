@@ -17,27 +17,10 @@ from headrace.sources import outage
 from headrace.sources.brokers import kafka
 from headrace.sources.feed.feed import Feed
 from tests.servers.processes import free_ports
+from tests.sources.every_source import KINDS, SECRET
 from tests.sources.loading import values
 
-SECRET = "geheim42"
-
-TABLE = {"table": "t", "key": "k"}
-
-SOURCES = {
-    "kafka": ("kafka://127.0.0.1:{port}/t", {"options": {"sasl.username": "me", "sasl.password": SECRET}}),
-    "redis": (f"redis://me:{SECRET}@127.0.0.1:{{port}}/t", {}),
-    "rabbitmq_stream": (f"amqp://me:{SECRET}@127.0.0.1:{{port}}/t", {"stream": True}),
-    "postgres": (f"postgresql://me:{SECRET}@127.0.0.1:{{port}}/t", TABLE),
-    "mariadb": (f"mariadb://me:{SECRET}@127.0.0.1:{{port}}/t", TABLE),
-}
-
-CLIENTS = {
-    "kafka": "confluent_kafka",
-    "redis": "redis",
-    "rabbitmq_stream": "pika",
-    "postgres": "adbc_driver_postgresql",
-    "mariadb": "pymysql",
-}
+MISSING = {name: kind for name, kind in KINDS.items() if kind.url is not None}
 
 
 @contextlib.contextmanager
@@ -54,14 +37,14 @@ def feed_of(data):
         assert not feed._thread.is_alive()
 
 
-@pytest.fixture(params=list(SOURCES))
+@pytest.fixture(params=MISSING)
 def missing(request, monkeypatch):
     """A source whose server is not there, and the place that errors name."""
-    pytest.importorskip(CLIENTS[request.param])
+    kind = MISSING[request.param]
+    pytest.importorskip(kind.client)
     monkeypatch.setattr(kafka, "FIRST_ANSWER", (0.1, 0.4))
-    url, live = SOURCES[request.param]
     (port,) = free_ports(1)
-    return headrace.follow(url.format(port=port), until="now", **live), f"127.0.0.1:{port}"
+    return headrace.follow(kind.url.format(port=port), until="now", **kind.opened), f"127.0.0.1:{port}"
 
 
 def test_it_is_waited_for_with_a_warning_and_an_error_in_the_end(missing, monkeypatch, caplog):
