@@ -24,7 +24,7 @@ from headrace.core.errors import DatasetError, FormatError, UsageError
 from headrace.data.blobs import Blobs
 from headrace.data.formats.columns import Block, block_from
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.registry import MODULES, open_writer
+from headrace.data.formats.registry import FORMATS, open_writer
 from headrace.measure.bench import comparison as measuring
 from headrace.measure.bench import forms
 from headrace.measure.bench.checksum import checksum_of
@@ -154,7 +154,7 @@ def test_samples_of_every_kind_come_out_the_same_with_both_loaders(mixed: Path, 
 
 
 def test_every_form_has_a_sentence_on_what_it_is_good_for() -> None:
-    assert set(GOOD_FOR) == set(MODULES)
+    assert set(GOOD_FOR) == set(FORMATS)
     assert all(text.endswith(".") for text in GOOD_FOR.values())
 
 
@@ -260,7 +260,7 @@ def test_forms_that_make_a_file_of_each_sample_are_left_out_of_large_data_unless
     mixed: Path, room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "FILES", 10)
-    monkeypatch.setattr(measuring, "MODULES", {"memmap": "memmap", "pt": "pt_files"})
+    monkeypatch.setattr(measuring, "FORMATS", {"memmap": FORMATS["memmap"], "pt": FORMATS["pt"]})
     given = replace(options(mixed), formats=None)
     comparison = compare(given)
     assert "as many files" in comparison.left_out["pt"]

@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace.cli.app import main
 from headrace.core.errors import HeadraceError
-from headrace.data.formats.registry import READ_BY_RANGES
+from headrace.data.formats.registry import FORMATS
 from tests.clients.other_tools import every_tool
 from tests.clients.other_tools.comparison import Outcome, heard, judged, judged_refusal, names_it
 from tests.clients.other_tools.tools import TOOLS, Tool
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-BY_RANGES = set(READ_BY_RANGES) - {"folder"}
+BY_RANGES = {name for name, entry in FORMATS.items() if entry.by_ranges} - {"folder"}
 """Forms that are read from a store in another way than from a disk. Images are decoded in one way."""
 
 WITHOUT_AN_END = ("csv", "jsonl", "folder-text files", "folder-files by hand")

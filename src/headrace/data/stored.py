@@ -22,7 +22,7 @@ from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Block, Column, Keys, value_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import NamesFiles, Reader, WindowReader, stamped
-from headrace.data.formats.registry import MAPPED
+from headrace.data.formats.registry import is_mapped
 from headrace.data.formats.shards import FileList, beginning_of_files, stamp_of
 from headrace.data.gather import INT64, Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
@@ -298,7 +298,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def _look_at_files(self) -> None:
         """Warns if somebody has written over files that are mapped; raises `FormatError` if one was cut short."""
-        if self.format not in MAPPED or is_url(self.place):
+        if not is_mapped(self.format) or is_url(self.place):
             self._look_due = math.inf
             return
         if self._mapped is None:

@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace.data.formats.columns import block_from
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.registry import open_writer
+from headrace.data.formats.registry import FORMATS, endings_of, open_writer
 from headrace.data.stored import StoredDataset
 from tests.servers.faulty import FaultyServer
 from tests.storage.conftest import no_credentials_of_the_user  # noqa: F401 - a fixture, for these tests, too
@@ -23,20 +23,10 @@ FILES = Schema((Field("text", "text"), Field("label", "fixed", np.dtype(np.int64
 ROWS = 90
 
 NAMES = {
-    "webdataset": "shards.tar",
-    "parquet": "rows.parquet",
-    "arrow": "rows.arrow",
+    **{name: f"rows{(endings_of(name) or ('',))[0]}" for name in FORMATS},
     "memmap": "arrays",
-    "npy": "rows.npy",
-    "npz": "rows.npz",
-    "hdf5": "rows.h5",
-    "lmdb": "lmdb",
     "pt": "samples",
-    "tensordict": "tensordict",
-    "huggingface": "saved",
-    "csv": "rows.csv",
-    "tsv": "rows.tsv",
-    "jsonl": "rows.jsonl",
+    "webdataset": "shards.tar",
     "idx": "train",
     "folder": "classes",
 }

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 import headrace
-from headrace.data.formats.registry import MODULES, format_named
+from headrace.data.formats.registry import FORMATS, format_named
 from headrace.storage.fetching import fetcher
 from tests.servers.parent import end_with
 
@@ -130,7 +130,7 @@ def begin(job: Job) -> int:
 
 def main() -> None:
     """Begins jobs and tells of their ends, until stdin ends; what runs then is killed."""
-    for name in MODULES:
+    for name in FORMATS:
         format_named(name)
     # So that no child imports them.
     assert callable(headrace.open)

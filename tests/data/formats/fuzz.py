@@ -27,7 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from headrace.data.formats.registry import MODULES, format_named
+from headrace.data.formats.registry import FORMATS, format_named
 from tests.data.formats import damage, samples
 
 PER_BATCH = 150
@@ -185,7 +185,7 @@ def main() -> int:
     parser.add_argument("--format", choices=samples.FORMATS, action="append")
     parser.add_argument("--case", type=int, help="only this one, in this process")
     given = parser.parse_args()
-    for name in MODULES:
+    for name in FORMATS:
         format_named(name)
     formats, say = given.format or list(samples.FORMATS), sys.stdout.write
     with tempfile.TemporaryDirectory(prefix="headrace-fuzz-") as folder:

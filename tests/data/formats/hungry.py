@@ -29,7 +29,7 @@ import tensordict  # noqa: F401
 
 import headrace
 from headrace.core.batch_memory import OwnMemory
-from headrace.data.formats.registry import MODULES, format_named
+from headrace.data.formats.registry import FORMATS, format_named
 
 PATIENCE = 30.0
 
@@ -88,7 +88,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Runs one job after the other."""
     warnings.simplefilter("ignore")
-    for name in MODULES:
+    for name in FORMATS:
         format_named(name)
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")

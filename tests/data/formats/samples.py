@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from headrace.data.formats import registry
 from headrace.data.formats.columns import Block, Column, Ragged, concatenated, ragged_from
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.protocol import Reader
-from headrace.data.formats.registry import MODULES, format_named, open_reader, open_writer
+from headrace.data.formats.registry import format_named, open_reader, open_writer
 
-FORMATS = tuple(MODULES)
+FORMATS = tuple(registry.FORMATS)
 PATHS = {
     "arrow": ("data.arrow", "data"),
     "parquet": ("data.parquet", "data"),

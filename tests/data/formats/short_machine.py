@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import headrace
-from headrace.data.formats.registry import MODULES
+from headrace.data.formats.registry import FORMATS
 from tests.data.formats.samples import path_of, usual, write
 
 NOBODY = 65534
@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
     logging.getLogger("headrace").setLevel(logging.CRITICAL)
     limits = {"no threads": no_threads, "no files": no_files}
     found = {}
-    for format in MODULES:
+    for format in FORMATS:
         (folder / format).mkdir()
         path = path_of(format, folder / format)
         write(format, path, [usual(format)])

@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace.core.errors import FormatError
 from headrace.data import mapped_files
-from headrace.data.formats.registry import MAPPED
+from headrace.data.formats import registry
 from tests.data.formats.damage import ALLOWED, fault_of
 from tests.data.formats.own_handles import files_of_samples
 from tests.data.formats.samples import FORMATS, path_of, plain, usual, write
@@ -23,7 +23,7 @@ from tests.programs import ROOT, run
 
 Samples = list[dict[str, Any]]
 
-READ = [format for format in FORMATS if format not in MAPPED]
+READ = [format for format in FORMATS if not registry.FORMATS[format].mapped]
 
 
 def beside(path: Path) -> Path:
@@ -166,7 +166,7 @@ def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.quick(format=["npz", "arrow"])
-@pytest.mark.parametrize("format", [format for format in FORMATS if format in MAPPED])
+@pytest.mark.parametrize("format", [format for format in FORMATS if registry.FORMATS[format].mapped])
 @pytest.mark.parametrize("read", [together, one_by_one, batches])
 def test_who_writes_over_mapped_files_is_told(
     format: str, read: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

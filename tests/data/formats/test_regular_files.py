@@ -15,7 +15,6 @@ from headrace.core.errors import FormatError, HeadraceError, SampleError
 from headrace.core.files.regular_files import SIDE_FILE, read_side_file
 from headrace.data.convert.verify import verify
 from headrace.data.formats.manifest import manifest_path
-from headrace.data.formats.registry import MODULES
 from tests.data.formats.samples import FORMATS, path_of, usual, write
 from tests.pairs import in_turn
 
@@ -51,7 +50,7 @@ def test_data_that_are_no_regular_file_are_refused(suffix: str, kind: str, tmp_p
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("format", MODULES)
+@pytest.mark.parametrize("format", FORMATS)
 def test_no_named_format_waits_for_a_pipe(format: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "data")
     with pytest.raises(FormatError, match="a named pipe"):

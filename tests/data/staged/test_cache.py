@@ -16,7 +16,7 @@ import pytest
 import headrace
 from headrace import Staged, step
 from headrace.core.errors import FormatError, HeadraceError, StaleCacheError, UsageError
-from headrace.data.formats.registry import MODULES
+from headrace.data.formats.registry import FORMATS
 from tests.data.formats.samples import usual, write
 from tests.data.staged.building import Counting, is_whole, left_in
 from tests.data.staged.pipelines import same, samples
@@ -55,7 +55,7 @@ HOLDS = {
 KINDS = {"n": NUMBERS, "m": samples(30, 1), "t": TEXTS, "c": CONTENT}
 
 
-@pytest.mark.parametrize("format", MODULES)
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_format_gives_the_same_samples_or_is_refused_at_once(tmp_path: Path, format: str, kind: str) -> None:
     source, counting = KINDS[kind], Counting()

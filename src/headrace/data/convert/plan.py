@@ -17,7 +17,7 @@ from headrace.data.formats.columns import Block, Keys
 from headrace.data.formats.columns.arrays import array_names
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Reader, stamped
-from headrace.data.formats.registry import MODULES, check_holds, endings_of
+from headrace.data.formats.registry import FORMATS, check_holds, endings_of
 from headrace.data.formats.shards import stamp_of
 from headrace.data.images import holds_images
 from headrace.samplers.permutation import Permutation
@@ -150,7 +150,7 @@ def is_in_folder(format: str, target: str) -> bool:
 
 def make_plan(reader: Reader, target: str, options: PackOptions) -> PackPlan:
     """Returns the plan of a conversion. Raises `UsageError` for options that make no sense, `FormatError`."""
-    if options.format not in MODULES:
+    if options.format not in FORMATS:
         check_holds(options.format, reader.schema, target)
 
     schema = reader.schema.only(options.columns, reader.place)

@@ -12,9 +12,8 @@ from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched_files
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles
 from headrace.data.formats.registry import (
+    FORMATS,
     LIBRARY_FAILURES,
-    MODULES,
-    READ_BY_RANGES,
     check_kind,
     check_name,
     format_named,
@@ -132,7 +131,7 @@ def _open(listed: FileList, format: str | None, trust: bool, columns: Names | No
 
     chosen = _format_of(listed, format)
     if not isinstance(chosen, SeveralFiles):
-        several = [name for name in MODULES if isinstance(format_named(name), SeveralFiles)]
+        several = [name for name in FORMATS if isinstance(format_named(name), SeveralFiles)]
         raise UsageError.about(
             "this format is not read from a list of files",
             place=listed.place,
@@ -142,7 +141,7 @@ def _open(listed: FileList, format: str | None, trust: bool, columns: Names | No
         )
 
     try:
-        return listed, with_columns(_reader(chosen, listed, trust, columns, by_ranges=chosen.NAME in READ_BY_RANGES))
+        return listed, with_columns(_reader(chosen, listed, trust, columns, by_ranges=FORMATS[chosen.NAME].by_ranges))
     except LIBRARY_FAILURES as error:
         if isinstance(error, HeadraceError):
             raise

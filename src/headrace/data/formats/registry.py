@@ -10,13 +10,14 @@ import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy.typing as npt
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError
 from headrace.core.files.regular_files import not_regular
 from headrace.core.text.urls import refuse_url
+from headrace.data.formats import flat
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
@@ -34,36 +35,42 @@ from headrace.storage.stores.failures import ListingRefusedError
 from headrace.storage.stores.registry import CacheSettings
 from headrace.storage.stores.store_options import options_for
 
-MODULES = {
-    "arrow": "arrow.ipc",
-    "memmap": "memmap",
-    "parquet": "arrow.parquet",
-    "webdataset": "tar.webdataset",
-    "lmdb": "lmdb_store",
-    "hdf5": "hdf5",
-    "npz": "npz",
-    "npy": "npy",
-    "idx": "idx",
-    "tensordict": "tensordict_memmap",
-    "huggingface": "huggingface",
-    "pt": "pt_files",
-    "csv": "csv_files:CSV",
-    "tsv": "csv_files:TSV",
-    "jsonl": "json_lines:JSON_LINES",
-    "folder": "folder",
+
+class RegisteredFormat(NamedTuple):
+    """A format, as it is known without importing it."""
+
+    module: str
+    """A module of this package, or something in one: `module:NAME`."""
+
+    by_ranges: bool = False
+    """Whether its files are read piece by piece where they lie in a store; those of others are fetched whole."""
+
+    mapped: bool = False
+    """Whether its files on this machine are mapped into memory: who writes over them changes values in use."""
+
+    in_folders: bool = False
+    """Whether a folder is in it by the endings of most of its files; see `folder_form.py`."""
+
+
+FORMATS = {
+    "arrow": RegisteredFormat("arrow.ipc", by_ranges=True, mapped=True, in_folders=True),
+    "memmap": RegisteredFormat("memmap", by_ranges=True, mapped=True, in_folders=True),
+    "parquet": RegisteredFormat("arrow.parquet", by_ranges=True, in_folders=True),
+    "webdataset": RegisteredFormat("tar.webdataset", by_ranges=True, in_folders=True),
+    "lmdb": RegisteredFormat("lmdb_store"),
+    "hdf5": RegisteredFormat("hdf5", mapped=True),
+    "npz": RegisteredFormat("npz", mapped=True),
+    "npy": RegisteredFormat("npy", by_ranges=True, mapped=True),
+    "idx": RegisteredFormat("idx", by_ranges=True, mapped=True),
+    "tensordict": RegisteredFormat("tensordict_memmap", by_ranges=True, mapped=True),
+    "huggingface": RegisteredFormat("huggingface", by_ranges=True, mapped=True),
+    "pt": RegisteredFormat("pt_files", by_ranges=True, in_folders=True),
+    "csv": RegisteredFormat("csv_files:CSV", in_folders=True),
+    "tsv": RegisteredFormat("csv_files:TSV", in_folders=True),
+    "jsonl": RegisteredFormat("json_lines:JSON_LINES", in_folders=True),
+    "folder": RegisteredFormat("folder", by_ranges=True),
 }
-"""Each a module, or something in one, in the order in which they are asked: a folder of files is what is left."""
-
-
-READ_BY_RANGES = ("arrow", "memmap", "parquet", "webdataset", "npy", "idx", "tensordict", "huggingface", "pt", "folder")
-"""The formats whose files are read piece by piece where they lie in a store. Those of all others are fetched whole."""
-
-
-MAPPED = ("arrow", "memmap", "hdf5", "npz", "npy", "idx", "tensordict", "huggingface", "flat")
-"""Formats whose files on this machine are mapped into memory: those who write over them change values in use."""
-
-FOLDERS_OF_FILES = ("arrow", "memmap", "parquet", "webdataset", "pt", "csv", "tsv", "jsonl")
-"""The formats that a folder is in by the endings of most of its files; see `folder_form.py`."""
+"""In the order in which they are asked: a folder of files is what is left."""
 
 
 ONE_FILE_A_SAMPLE = ("folder", "pt")
@@ -77,19 +84,19 @@ LIBRARY_FAILURES = (ValueError, KeyError, IndexError, TypeError, AttributeError,
 
 def format_named(name: str) -> Format:
     """Returns a format by its name. Raises `UsageError`."""
-    if name not in MODULES:
-        close = difflib.get_close_matches(name, MODULES, 1)
+    if name not in FORMATS:
+        close = difflib.get_close_matches(name, FORMATS, 1)
         if close:
             cure = f"did you mean {close[0]!r}?"
         else:
             cure = None
 
-        expected = ", ".join(MODULES)
+        expected = ", ".join(FORMATS)
         raise UsageError.about(
             "there is no such format", place="format", found=repr(name), expected=expected, cure=cure
         )
 
-    module, _, attribute = MODULES[name].partition(":")
+    module, _, attribute = FORMATS[name].module.partition(":")
     found = importlib.import_module(f"headrace.data.formats.{module}")
     if attribute:
         chosen = getattr(found, attribute)
@@ -97,6 +104,11 @@ def format_named(name: str) -> Format:
         chosen = found
 
     return cast(Format, chosen)
+
+
+def is_mapped(name: str) -> bool:
+    """Tells whether files of a form on this machine are mapped into memory. name: of any form that is read."""
+    return name == flat.NAME or (name in FORMATS and FORMATS[name].mapped)
 
 
 def endings_of(name: str) -> tuple[str, ...]:
@@ -107,18 +119,20 @@ def endings_of(name: str) -> tuple[str, ...]:
 def format_of(path: str) -> Format:
     """Returns the format of what lies at a path. Raises `DatasetNotFoundError` and `FormatError`, which say why."""
     manifest = read_manifest(path)
-    if manifest is not None and manifest.format in MODULES:
+    if manifest is not None and manifest.format in FORMATS:
         return format_named(manifest.format)
 
     in_folder = is_folder(path)
     _refuse_kinds(path, in_folder)
-    for name in MODULES:
+    for name in FORMATS:
         candidate = format_named(name)
-        if not (in_folder and name in (*FOLDERS_OF_FILES, "folder")) and candidate.claims(path):
+        if not (in_folder and (name == "folder" or FORMATS[name].in_folders)) and candidate.claims(path):
             return candidate
 
     if in_folder:
-        return format_named(format_of_folder(path, {name: endings_of(name) for name in FOLDERS_OF_FILES}))
+        return format_named(
+            format_of_folder(path, {name: endings_of(name) for name, entry in FORMATS.items() if entry.in_folders})
+        )
     if is_pattern(path):
         raise _refused_pattern(path)
     if is_url(path):
@@ -186,7 +200,7 @@ def _refused_pattern(pattern: str, chosen: Format | None = None) -> HeadraceErro
         expected = f"a folder, as the format {chosen.NAME!r} has a file for each sample"
         cure = f"open the folder {parent_of(found[0])}"
     else:
-        several = [name for name in MODULES if isinstance(format_named(name), SeveralFiles)]
+        several = [name for name in FORMATS if isinstance(format_named(name), SeveralFiles)]
         expected = (
             f"one file or folder, as the format {chosen.NAME!r} takes no patterns; these do: {', '.join(several)}"
         )
@@ -222,7 +236,7 @@ def _unknown_objects(url: str) -> HeadraceError:
         found = "an empty object"
 
     cure = "name the format: open(..., format=...), or --format on the command line"
-    expected = ", ".join(MODULES)
+    expected = ", ".join(FORMATS)
     return FormatError.about("cannot tell the format of this", place=url, found=found, expected=expected, cure=cure)
 
 
@@ -242,7 +256,7 @@ def _unknown(path: Path) -> FormatError:
         found = error.strerror or str(error)
 
     known = []
-    for name in MODULES:
+    for name in FORMATS:
         known.append(f"{name}: {format_named(name).TITLE}")
 
     expected = "; ".join(known)
@@ -358,7 +372,7 @@ def with_columns(reader: Reader) -> Reader:
 
 
 def _open_url(chosen: Format, url: str, trust: bool, columns: Names | None) -> Reader:
-    if chosen.NAME in READ_BY_RANGES:
+    if FORMATS[chosen.NAME].by_ranges:
         try:
             return chosen.open_reader(url, trust, columns)
         except NotByRanges:

@@ -20,7 +20,7 @@ from headrace.core.errors import DatasetError, HeadraceError, UsageError
 from headrace.core.files.temporary_folder import temporary_folder
 from headrace.core.text.urls import is_url, shown_url
 from headrace.data import opening
-from headrace.data.formats.registry import MODULES, format_named
+from headrace.data.formats.registry import FORMATS, format_named
 from headrace.data.stored import StoredDataset
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.bench.disk import footprint_of
@@ -217,7 +217,7 @@ def _too_many_files(options: BenchOptions, count: int) -> dict[str, str]:
 
 def _formats(options: BenchOptions) -> list[str]:
     if options.formats is None:
-        return list(MODULES)
+        return list(FORMATS)
     return list(dict.fromkeys(options.formats))  # each once
 
 
