@@ -209,7 +209,7 @@ class Counting(Held):
     [
         (Held(4, set(), "thread"), {"seed": None}, "no seed"),
         (Held(4, set(), "thread"), {"in_order": False}, "in_order=False"),
-        (Held(4, set(), "thread"), {"stragglers": "drop"}, "stragglers='drop'"),
+        (Held(4, set(), "thread"), {"stragglers": "drop"}, "'drop'"),
         (Stream(), {}, "Stream"),
         (Counting(4, set(), "thread"), {}, "a state_dict"),
     ],
