@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -295,17 +298,42 @@ elif sys.argv[2] == "import":
 """
 
 
+def told_by(program: programs.Program, fifo: Path) -> int:
+    """Returns the number of the process that says in a named pipe that it hangs; fails with a program that has ended.
+
+    A pipe that is open for both is open at once, also if nobody ever writes.
+    """
+    told = os.open(fifo, os.O_RDWR)
+    try:
+        ready, _, _ = select.select([told, program._status], [], [], 100)
+        assert told in ready, f"nobody hangs; the program has ended: {program._stderr.read() if ready else 'no'}"
+        return int(os.read(told, 100))
+    finally:
+        os.close(told)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What a test opens here is closed at its end."""
+    with ExitStack() as opened:
+        yield opened
+
+
 @pytest.mark.quick(method="spawn", place="sample")
 @METHODS
 @pytest.mark.parametrize("place", ["import", "unpickling", "thread and sample", "sample"])
-def test_whatever_hangs_ends_with_a_program_that_is_killed(method: str, place: str, tmp_path: Path) -> None:
+def test_whatever_hangs_ends_with_a_program_that_is_killed(
+    method: str, place: str, tmp_path: Path, stack: ExitStack
+) -> None:
     script = tmp_path / "hanging.py"
     script.write_text(HANGING)
     fifo = tmp_path / "told"
     os.mkfifo(fifo)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    # multiprocessing puts a socket there, whose path may have 107 bytes: `tmp_path` may be longer.
+    short = stack.enter_context(tempfile.TemporaryDirectory())
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": short}
     with programs.Program([script, method, place, fifo], env=environment) as parent:
-        hanging = int(fifo.read_text())
+        hanging = told_by(parent, fifo)
         others = [pid for pid in process_tree(parent.pid) if pid != parent.pid]
         assert hanging in others
         parent.kill()
