@@ -125,6 +125,16 @@ def test_a_size_that_is_no_multiple_is_an_error(size: int, tmp_path: Path) -> No
         headrace.open_tokens(tmp_path / "train.bin", dtype="uint16", window=1)
 
 
+@pytest.mark.parametrize(
+    "given", [["--format", "npy"], ["--columns", "a"], ["--table", "t"]], ids=lambda given: given[0]
+)
+def test_inspect_takes_nothing_of_other_forms_beside_a_type(given: list[str], tmp_path: Path) -> None:
+    path = tokens(tmp_path / "train.bin", 10)
+    done = CliRunner().invoke(app, ["inspect", str(path), "--dtype", "uint16", *given])
+    assert isinstance(done.exception, UsageError)
+    assert f"--dtype with {given[0]}" in str(done.exception)
+
+
 def test_inspect_looks_inside(tmp_path: Path) -> None:
     path = tokens(tmp_path / "train.bin", 1000)
     done = CliRunner().invoke(app, ["inspect", str(path), "--dtype", "uint16", "--json"])

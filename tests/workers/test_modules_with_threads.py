@@ -8,7 +8,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -312,27 +311,18 @@ def told_by(program: programs.Program, fifo: Path) -> int:
         os.close(told)
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """What a test opens here is closed at its end."""
-    with ExitStack() as opened:
-        yield opened
-
-
 @pytest.mark.quick(method="spawn", place="sample")
 @METHODS
 @pytest.mark.parametrize("place", ["import", "unpickling", "thread and sample", "sample"])
-def test_whatever_hangs_ends_with_a_program_that_is_killed(
-    method: str, place: str, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_whatever_hangs_ends_with_a_program_that_is_killed(method: str, place: str, tmp_path: Path) -> None:
     script = tmp_path / "hanging.py"
     script.write_text(HANGING)
     fifo = tmp_path / "told"
     os.mkfifo(fifo)
     # multiprocessing puts a socket there, whose path may have 107 bytes: `tmp_path` may be longer.
-    short = stack.enter_context(tempfile.TemporaryDirectory())
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": short}
-    with programs.Program([script, method, place, fifo], env=environment) as parent:
+    short = tempfile.TemporaryDirectory()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": short.name}
+    with short, programs.Program([script, method, place, fifo], env=environment) as parent:
         hanging = told_by(parent, fifo)
         others = [pid for pid in process_tree(parent.pid) if pid != parent.pid]
         assert hanging in others

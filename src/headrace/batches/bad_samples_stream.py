@@ -23,7 +23,7 @@ GENERATOR = (
 
 
 class SampleStream(Protocol):
-    """What a batch takes its samples from: `stream_source.Source`."""
+    """What a batch takes its samples from: `stream_source.StreamSource`."""
 
     position: int
     """The number of the next sample."""

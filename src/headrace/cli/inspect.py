@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from headrace.core.errors import DatasetError, HeadraceError
+from headrace.core.errors import DatasetError, HeadraceError, UsageError
 from headrace.core.text.printable import printable
 from headrace.core.text.urls import shown_url
 from headrace.data import opening
@@ -72,6 +72,7 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
     console = Terminal()
     try:
         if dtype is not None:
+            _refuse_beside_dtype({"format": format, "columns": columns, **(rows or {})})
             data = opening.open_tokens(uri, dtype, options=options)
         else:
             data = opening.open(uri, columns, format=format, trust=trust, decode=False, options=options, **(rows or {}))
@@ -94,6 +95,17 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
         _print(console, about)
 
     return 0
+
+
+def _refuse_beside_dtype(given: Mapping[str, Any]) -> None:
+    """Raises `UsageError` for options that mean nothing for a flat file of numbers."""
+    names = [f"--{name}" for name, value in given.items() if value not in (None, flat.NAME)]
+    if names:
+        found = f"--dtype with {', '.join(names)}"
+        cure = "leave --dtype out for other forms"
+        raise UsageError.about(
+            "wrong options", place="headrace inspect", found=found, expected="--dtype alone", cure=cure
+        )
 
 
 def _title(format: str) -> str:

@@ -351,7 +351,7 @@ def behind_epoch(state: Snapshot, sampler: object) -> Snapshot:
 
 
 class LoaderOrigin:
-    """What a record asks of its loader when a state is taken; see `epoch.record.Origin`."""
+    """What a record asks of its loader when a state is taken; see `epoch.record.RecordedLoader`."""
 
     def __init__(self, spec: LoaderSpec, *, has_workers: bool) -> None:
         """has_workers: whether workers have copies of the dataset."""
@@ -362,7 +362,7 @@ class LoaderOrigin:
         return random_state(self._spec)
 
     def dataset_state(self) -> Any:
-        """See `Origin.dataset_state`.
+        """See `RecordedLoader.dataset_state`.
 
         Copies in new workers are as the loader's own dataset is: a resumed run makes them in the same way. That one
         cannot be asked for its state, since it may have none before it is iterated.

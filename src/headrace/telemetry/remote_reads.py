@@ -69,7 +69,7 @@ class RemoteReads:
     whole_objects: int = 0
     """Requests that brought all of an object."""
     first_bytes: int = 0
-    """Of ranges that were fetched for the first time, about (`storage.seen.Seen`)."""
+    """Of ranges that were fetched for the first time, about (`storage.fetching.seen.SeenRanges`)."""
     again_bytes: int = 0
     """Of ranges that were fetched another time, about."""
     request_seconds: float = 0.0

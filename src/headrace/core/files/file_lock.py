@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -52,8 +53,14 @@ def unlock_range(fd: int, start: int, length: int) -> None:
 
 def _set(fd: int, kind: int, start: int, length: int, wait: bool) -> bool:
     command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+    wanted = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
+    return _is_taken(functools.partial(fcntl.fcntl, fd, command, wanted))
+
+
+def _is_taken(take: Callable[[], object]) -> bool:
+    """Takes a lock; returns False if another open file description has it. Raises `NoLocks`."""
     try:
-        fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
+        take()
     except OSError as error:
         if error.errno in BUSY:
             return False
@@ -74,15 +81,7 @@ def lock_file(fd: int, *, exclusive: bool, wait: bool = False) -> bool:
     command = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
     if not wait:
         command |= fcntl.LOCK_NB
-    try:
-        fcntl.flock(fd, command)
-    except OSError as error:
-        if error.errno in BUSY:
-            return False
-        if error.errno in UNSUPPORTED:
-            raise NoLocks from error
-        raise
-    return True
+    return _is_taken(functools.partial(fcntl.flock, fd, command))
 
 
 @contextlib.contextmanager

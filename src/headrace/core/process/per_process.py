@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -54,18 +53,15 @@ class Handle(Generic[T]):
     def _forget(self) -> None:
         self._process: Process | None = None
         self._value: T | None = None
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def get(self, opener: Callable[[], T] | None = None) -> T:
         """Returns it, opened by the calling process. opener: where the handle was made without one."""
         value = self._value
         if value is not None and self._process is this_process.current:
             return value
-        # This is a forked child. A thread of the parent may have held the lock at the fork; it does not exist here, and
-        # nobody would release it. What the parent has opened is left alone: a file descriptor shares its position.
-        if self._process not in (None, this_process.current):
-            self._lock = threading.Lock()
 
+        # What the parent of a forked child has opened is left alone: a file descriptor shares its position.
         with self._lock:
             if self._value is None or self._process is not this_process.current:
                 self._value = (opener or self._opener)()  # type: ignore[misc]

@@ -96,7 +96,7 @@ def follow(  # noqa: PLR0913 - the ways in which sources are read
         "journal_bytes": journal_bytes, "delivery": delivery, "duplicates": duplicates, "frame": frame,
         "listen": listen, "stream": stream,
     }  # fmt: skip
-    words = {name: value for name, value in given.items() if value is not _DEFAULTS.get(name)}
+    words = {name: value for name, value in given.items() if value != _DEFAULTS.get(name)}
     _check_words(words, scheme, uri)
     _check_options(options, scheme)
     if columns is not None:

@@ -25,7 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.core.errors import FormatError, StorageError, UsageError
+from headrace.core.files.atomic_file import sync_folder
 from headrace.core.files.file_lock import NoLocks, lock_file
+from headrace.core.process.this_process import in_forked_child
 from headrace.sources.journal.segments import VERSION, first_number
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -185,15 +187,6 @@ def delete(path: Path) -> None:
         file.truncate(0)
 
 
-def sync_folder(folder: Path) -> None:
-    """Flushes a folder's list of names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class SharedNumber:
     """A number in a file of its own, which one process writes and others read."""
 
@@ -282,5 +275,4 @@ def _leave_locks() -> None:
         lock.leave_to_parent()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_locks)
+in_forked_child(_leave_locks)

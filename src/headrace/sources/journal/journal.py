@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.core.errors import StorageError
+from headrace.core.files.atomic_file import sync_folder
 from headrace.sources.journal import folder as files
 from headrace.sources.journal.recovery import ids_kept, recovered_end
 from headrace.sources.journal.segments import (
@@ -152,7 +153,7 @@ class JournalWriter:
         try:
             os.write(fd, head_of(self._next))
             os.fsync(fd)
-            files.sync_folder(self.folder)
+            sync_folder(self.folder)
         except BaseException:
             os.close(fd)
             with contextlib.suppress(OSError):

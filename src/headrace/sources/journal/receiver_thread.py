@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import StorageError
+from headrace.core.process.this_process import in_forked_child
 from headrace.sources.journal.folder import JournalTaken
 from headrace.sources.journal.in_memory import MemoryJournal
 from headrace.sources.journal.journal import DiskFull, JournalWriter
@@ -220,5 +221,4 @@ def _forget_all() -> None:
     _RUNNING.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+in_forked_child(_forget_all)

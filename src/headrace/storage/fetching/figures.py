@@ -24,7 +24,7 @@ class FetchFigures:
         self._stores = stores
         self._meter = Meter()
         self._seen = SeenRanges()
-        # Calls of `Fetcher.read` that wait, and until when what is told of such times was summed up.
+        # Calls of `RangeFetcher.read` that wait, and until when what is told of such times was summed up.
         self._waiting = 0
         self._summed_up = 0.0
 

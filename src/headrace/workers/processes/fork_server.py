@@ -14,7 +14,6 @@ This is the parent's side; `fork_server_main` is what the helper does.
 
 from __future__ import annotations
 
-import os
 import pickle
 import select
 import socket
@@ -24,6 +23,7 @@ from collections.abc import Callable
 from multiprocessing import process
 from typing import Any, NoReturn
 
+from headrace.core.process import this_process
 from headrace.core.process.interruptible_wait import slices
 from headrace.core.process.parent_watch import ParentWatch
 from headrace.shared_memory.packed_object import PackedObject
@@ -81,13 +81,13 @@ class ForkServer:
         self.pid = self._helper.pid
         watch.bind(self.pid)
         self._socket = ours
-        self._owner = os.getpid()
+        self._owner = this_process.current
         self._worker_spec: PackedObject | None = None
         self._forked = 0  # since the last load
         self._prepares = True
         self._codes: dict[int, int] = {}
         self._is_ready = False
-        self._close = weakref.finalize(self, _let_go, os.getpid(), ours, self._helper)
+        self._close = weakref.finalize(self, _let_go, self._owner, ours, self._helper)
 
     def load(self, worker_spec: object, timeout: float | None = None) -> None:
         """Gives the helper the object that workers get, unless it has that already.
@@ -152,7 +152,7 @@ class ForkServer:
     @property
     def alive(self) -> bool:
         """False once it was closed or killed, and in a forked child, which has no part in it."""
-        if not self._close.alive or os.getpid() != self._owner:
+        if not self._close.alive or self._owner is not this_process.current:
             return False
         poll = select.poll()
         poll.register(self._socket, 0)
@@ -260,9 +260,9 @@ class ForkedProcess(ProcessHandle):
         return self._exitcode
 
 
-def _let_go(pid: int, ours: socket.socket, helper: ProcessHandle) -> None:
+def _let_go(owner: this_process.Process, ours: socket.socket, helper: ProcessHandle) -> None:
     ours.close()  # which ends the helper, unless it is still importing what its parent has imported
-    if os.getpid() == pid:
+    if owner is this_process.current:
         helper.join(PATIENCE)
         helper.terminate()
         helper.join(5)

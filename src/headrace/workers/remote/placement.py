@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.cluster.options import Ray
 from headrace.core.errors import ClusterError
+from headrace.core.process import this_process
 
 ENDING = 5.0
 """Seconds that the placement process has to end by itself."""
@@ -51,7 +52,7 @@ class RayPlacement:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket
-        self._pid = 0
+        self._owner: this_process.Process | None = None
         self._close: weakref.finalize[..., RayPlacement] | None = None
 
     def open_door(self) -> Connection:
@@ -74,7 +75,7 @@ class RayPlacement:
     @property
     def _runs(self) -> bool:
         # A forked child has no part in the process of its parent.
-        return self._process is not None and self._pid == os.getpid() and self._process.poll() is None
+        return self._process is not None and self._owner is this_process.current and self._process.poll() is None
 
     def _start(self) -> None:
         self.close()
@@ -87,8 +88,8 @@ class RayPlacement:
             )
 
         self._control = control
-        self._pid = os.getpid()
-        self._close = weakref.finalize(self, _end, os.getpid(), control, self._process)
+        self._owner = this_process.current
+        self._close = weakref.finalize(self, _end, this_process.current, control, self._process)
         config = pickle.dumps(PlacementConfig(self._options, str(Path.cwd()), _paths(), os.getpid()))
         try:
             control.sendall(len(config).to_bytes(4, "big") + config)
@@ -121,8 +122,8 @@ def _ended(process: subprocess.Popen[bytes] | None) -> ClusterError:
     )
 
 
-def _end(pid: int, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    if os.getpid() != pid:
+def _end(owner: this_process.Process, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    if owner is not this_process.current:
         control.close()
         return
 

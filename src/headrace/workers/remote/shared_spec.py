@@ -23,6 +23,7 @@ from typing import Any
 from weakref import WeakSet
 
 from headrace.core.process.descriptors import nameless_file
+from headrace.core.process.this_process import in_forked_child
 from headrace.shared_memory.by_value import TravellingManifest
 
 PATIENCE = 60.0
@@ -82,8 +83,7 @@ def _close_in_child() -> None:
         one.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
+in_forked_child(_close_in_child)
 
 
 def answer(offers: list[Offer], readable: list[Any]) -> None:
