@@ -31,8 +31,8 @@ def open_files(folder: Path) -> list[str]:
 
 def shared_memory(loader: DataLoader[Any]) -> int:
     """Returns the bytes of shared memory that hold batches of a loader, also those that no process maps any more."""
-    assert loader._session.arena is not None
-    return os.fstat(loader._session.arena._backing.fd).st_blocks * 512
+    assert loader._session.resources.arena is not None
+    return os.fstat(loader._session.resources.arena._backing.fd).st_blocks * 512
 
 
 def own_memory() -> int:

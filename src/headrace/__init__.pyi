@@ -24,9 +24,9 @@ from headrace.data.staged.staged import Staged as Staged
 from headrace.data.staged.steps import step as step
 from headrace.faults.policy import OnError as OnError
 from headrace.faults.quarantine import load_quarantine as load_quarantine
+from headrace.loader.automatic import Auto as Auto
 from headrace.loader.dataloader import DataLoader as DataLoader
 from headrace.loader.loader_state import LoaderState as LoaderState
-from headrace.loader.options import Auto as Auto
 from headrace.loader.rank_files import merge_states as merge_states
 from headrace.loader.rank_files import save_state as save_state
 from headrace.observe.chrome_trace import write_trace as write_trace

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 import headrace
 from headrace.core.errors import UsageError
-from headrace.loader import options as arguments
+from headrace.loader import automatic as arguments
 from headrace.workers.auto import scaling as automatic
 from headrace.workers.auto.scaling import FOR_A_CORE, MOST_WORKERS, AutoScaler
 from headrace.workers.auto.tuner import Choice, Limits

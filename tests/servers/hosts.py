@@ -162,9 +162,9 @@ def placed_on(loader: Any, hosts: HostsHere, local: int = 0) -> Iterator[HostsHe
     local: how many of them run on this machine without a host.
     """
     hosts.local = local
-    loader._session.placement = hosts
+    loader._session.resources.placement = hosts
     try:
         yield hosts
     finally:
         loader._iterator = None
-        loader._session.placement = None
+        loader._session.resources.placement = None

@@ -106,7 +106,7 @@ def test_numbers_go_on_where_a_process_dies_without_a_segment(small_disk: Path) 
     again = JournalWriter(dead)
     assert (again.first, again.durable) == (20, 20)
     assert again.append(payloads(0, 20), [b"%d" % number for number in range(20)]) == 20
-    assert again.dropped == 20
+    assert again.deliveries.dropped == 20
     write(again, payloads(20, 21))
     again.close()
     reader = JournalReader(dead)
@@ -142,7 +142,7 @@ def test_ids_that_found_no_room_leave_nothing_and_are_kept_when_there_is_some(sm
     writer.close()
     again = JournalWriter(writer.folder, limit=800_000)
     assert again.append(payloads(0, 20), ids) == 20
-    assert again.dropped == 20
+    assert again.deliveries.dropped == 20
     again.close()
 
 

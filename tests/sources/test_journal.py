@@ -148,7 +148,7 @@ def test_what_is_delivered_again_is_dropped_by_its_id(tmp_path: Path) -> None:
     again = JournalWriter(tmp_path)
     assert again.append([b"b again", b"c", b"no id"], [b"2", b"3", None]) == 3
     again.sync()
-    assert (writer.dropped, again.dropped) == (1, 1)
+    assert (writer.deliveries.dropped, again.deliveries.dropped) == (1, 1)
     again.close()
     assert all_in(tmp_path) == [b"a", b"b", b"c", b"no id"]
 
@@ -162,7 +162,7 @@ def test_ids_are_known_when_their_segments_are_gone(tmp_path: Path) -> None:
     assert segments_in(tmp_path) == [40]
     again = JournalWriter(tmp_path)
     assert again.append([b""] * 41, [b"%d" % number for number in range(41)]) == 41
-    assert again.dropped == 40
+    assert again.deliveries.dropped == 40
     again.close()
 
 
@@ -174,7 +174,7 @@ def test_so_many_ids_are_kept_and_no_more(tmp_path: Path) -> None:
     writer.close()
     again = JournalWriter(tmp_path, kept_ids=10)
     again.append([b""] * 30, [b"%d" % number for number in reversed(range(30))])
-    assert again.dropped == 10
+    assert again.deliveries.dropped == 10
     again.close()
 
 
@@ -183,7 +183,7 @@ def test_without_an_id_the_user_decides(tmp_path: Path, duplicates: str, kept: l
     writer = JournalWriter(tmp_path, duplicates=duplicates)  # type: ignore[arg-type]
     assert writer.append([b"a", b"a", b"b"], None, [False, True, False]) == 3
     writer.sync()
-    assert writer.redelivered + writer.dropped == 1
+    assert writer.deliveries.redelivered + writer.deliveries.dropped == 1
     writer.close()
     assert all_in(tmp_path) == kept
 
@@ -298,7 +298,7 @@ def test_on_a_full_disk_it_stands_still_and_goes_on_when_there_is_space(small_di
     assert all_in(writer.folder) == payloads[:sent]
     other.unlink()
     write(writer, payloads, [*ids])
-    assert writer.dropped == sent
+    assert writer.deliveries.dropped == sent
     assert all_in(writer.folder) == payloads
 
     while writer.full is None:
@@ -405,7 +405,7 @@ def test_a_segment_that_was_about_to_begin_is_made_anew(tmp_path: Path, length: 
     (tmp_path / segment_name(10)).write_bytes(bytes(length))
     again = JournalWriter(tmp_path)
     write(again, numbers(10, 12), [b"0", b"11"])
-    assert again.dropped == 1
+    assert again.deliveries.dropped == 1
     again.close()
     assert all_in(tmp_path) == [*numbers(0, 10), *numbers(11, 12)]
 

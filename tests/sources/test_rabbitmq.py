@@ -127,7 +127,7 @@ def test_what_is_delivered_again_is_dropped_and_acked(shared_rabbitmq: RabbitMQ,
     publish(shared_rabbitmq, name, numbers(40, 50), [f"id {number}" for number in range(40, 50)])
     with opened(queue(shared_rabbitmq, name, journal)) as log:
         assert take(log, 50) == numbers(0, 50)
-        assert log._receiving.journal.dropped > 0
+        assert log._receiving.journal.deliveries.dropped > 0
     assert waiting_in(shared_rabbitmq, name) == 0
 
 
@@ -146,7 +146,7 @@ def test_more_is_delivered_again_than_fits_the_prefetch_window(
     with opened(source) as log:
         log.seek({0: 300})
         assert take(log, 1) == [b"new"]
-        assert log._receiving.journal.dropped == 300
+        assert log._receiving.journal.deliveries.dropped == 300
     assert waiting_in(shared_rabbitmq, name) == 0
 
 

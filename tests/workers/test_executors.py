@@ -20,7 +20,7 @@ from headrace.epoch.record import Draws, Terms
 from headrace.epoch.spec import LoaderSpec, Shared
 from headrace.faults.counts import FaultCounter
 from headrace.faults.policy import Policy
-from headrace.loader.session import LoaderOrigin
+from headrace.loader.origin import LoaderOrigin
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.recorder import Recorder

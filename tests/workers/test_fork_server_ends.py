@@ -279,7 +279,7 @@ def test_a_fork_server_whose_last_words_nobody_read_ends_in_silence(capfd: pytes
     next(iterator)
     fork_server = fork_server_of(iterator)
     kill_and_wait(iterator._workers[0].pid)
-    keeper = loader._session.fork_servers._fork_server
+    keeper = loader._session.resources.fork_servers._fork_server
     assert keeper is not None
     assert select.select([keeper._socket], [], [], 30)[0]  # it says how the worker ended
     keeper.close()

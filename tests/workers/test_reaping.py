@@ -50,8 +50,8 @@ def test_memory_and_descriptors_stay_flat_where_exit_codes_are_lost(children: Ch
     figures = []
     for _ in range(5):
         assert torch.cat([labels for _, labels in loader]).tolist() == list(range(64))
-        assert loader._session.arena is not None
-        figures.append((loader._session.arena._in_file, len(list(Path("/proc/self/fd").iterdir()))))
+        assert loader._session.resources.arena is not None
+        figures.append((loader._session.resources.arena._in_file, len(list(Path("/proc/self/fd").iterdir()))))
     assert figures[1:] == [figures[1]] * 4
     assert children() == []
 

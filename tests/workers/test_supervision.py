@@ -265,7 +265,7 @@ def test_the_fork_server_may_die_too() -> None:
     loader = DataLoader(Squares(), 4, num_workers=2, multiprocessing_context="spawn")
     iterator = iter(loader)
     found = [next(iterator)]
-    fork_server = loader._session.fork_servers._fork_server
+    fork_server = loader._session.resources.fork_servers._fork_server
     assert fork_server is not None and fork_server.pid is not None
     os.kill(fork_server.pid, signal.SIGKILL)
     fork_server._helper.join()

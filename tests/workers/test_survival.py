@@ -131,8 +131,8 @@ def epochs_under_fire(persistent: bool, epochs: int) -> Iterator[tuple[tuple[int
         keys = [key for _, batch in batches for key in batch.tolist()]
         assert keys == list(range(64))
         del batches
-        assert loader._session.arena is not None
-        yield possessions(), own_memory(), loader._session.arena._in_file
+        assert loader._session.resources.arena is not None
+        yield possessions(), own_memory(), loader._session.resources.arena._in_file
     assert len(killed) >= epochs // 4
     assert loader.faults.restarts >= epochs // 6  # a worker that is killed behind its last batch may not be missed
 

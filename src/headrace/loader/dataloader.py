@@ -6,6 +6,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
@@ -17,12 +18,11 @@ from headrace.core.errors import StateError, UsageError
 from headrace.core.hugging_face_streams import told_epoch
 from headrace.core.protocols import answers, is_live, says_yes, tell_epoch
 from headrace.core.torch_internals import DatasetKind
-from headrace.epoch.draws import changing, generators, resumable
 from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
-from headrace.epoch.lengths import batches_of
-from headrace.epoch.snapshot import Snapshot, check_reach, checked, parts_of
+from headrace.epoch.snapshot import Snapshot, checked, parts_of
 from headrace.faults.counts import Faults
 from headrace.faults.policy import ErrorAction, OnError
+from headrace.loader.automatic import Auto, automatic, memory_limit
 from headrace.loader.executors import executor_for, has_workers
 from headrace.loader.iterator import LoaderIterator, ProcessesIterator, WorkersIterator
 from headrace.loader.left_alone import check_states
@@ -30,12 +30,10 @@ from headrace.loader.options import (
     AskedArguments,
     AskedBackend,
     AskedShard,
-    Auto,
     Options,
     Stragglers,
     T_co,
     as_ray,
-    automatic,
     check_arguments,
     check_ray,
     check_samples,
@@ -44,13 +42,13 @@ from headrace.loader.options import (
     checked_log,
     default_seed,
     is_map,
-    memory_limit,
 )
 from headrace.loader.own_sampler import adopt_shard, own_sampler
+from headrace.loader.position import part_of
 from headrace.loader.rank_check import name_here
 from headrace.loader.rebuilds import ACCELERATE, ReadByRay, refuse_rebuild, shown_to_frameworks
 from headrace.loader.reporting import Observed, OnStats
-from headrace.loader.session import Loaded, LoaderSession, behind_epoch
+from headrace.loader.session import LoaderSession
 from headrace.loader.setting import setting_of
 from headrace.telemetry.labels import label_for
 from headrace.telemetry.recorder import Recorder
@@ -221,8 +219,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
         Copies of the dataset in workers are told, too. With `seed=` the number also decides the order and the random
         numbers, and later epochs count on from it.
         """
-        self._session.epoch = epoch
-        self._session.announced = True
+        self._session.position.epoch = epoch
+        self._session.position.announced = True
         for listener in (self.dataset, self.batch_sampler, self.sampler):
             tell_epoch(listener, epoch)
 
@@ -234,7 +232,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         dataset's own `state_dict()` if it has one. Raises `StateError` if the dataset or the sampler has a state that
         could not be taken.
         """
-        if self._session.resume is None:
+        if self._session.position.resume is None:
             check_states(self._session.spec(self))
         return self._taken_state()
 
@@ -251,45 +249,27 @@ class DataLoader(Observed, AskedArguments[T_co]):
         drawn in the dataset. Raises `StateError` if the state belongs to other data, another seed or another rank.
         """
         session = self._session
-        spec = session.spec(self)
-        terms = session.terms(self, None)
-        sampler = resumable(self._index_sampler)
         state: Snapshot | None = None
         if not isinstance(state_dict, dict) or state_dict:
-            state = session.part_of(state_dict, spec, terms)
-            batches = None
-            if spec.is_map:
-                batches = batches_of(spec)
-            check_reach(state, batches, sampler, len(generators(spec)))
+            state = part_of(state_dict, session.spec(self), session.terms(self, None))
 
         self._iterator = None
-        session.record = None
-        session.resume = None
-        session.supply = None
-        session.draws = None
-        session.loaded = None
-        if state is None:
+        position = session.position
+        position.go_to(state, self._index_sampler)
+        if position.resume is None or self.batches_per_epoch is None:
             return
 
-        if (changed := changing(self._index_sampler)) is not None and state["sampler"] is not None:
-            changed.load_state_dict(state["sampler"])
-            session.loaded = Loaded(state, changed.checkpoint(), changed.changes)
-        if state["finished"]:
-            state = behind_epoch(state, sampler)
-
-        session.epoch = state["epoch"]
-        session.resume = state
-        session.draws = state["later_draws"] or None
-        portion = state["portion"]
-        if self.batches_per_epoch is not None and 0 < portion < self.batches_per_epoch:
-            session.supply = EndlessBatches(self._iterate, portion)
+        portion = position.resume["portion"]
+        if 0 < portion < self.batches_per_epoch:
+            position.supply = EndlessBatches(self._iterate, portion)
 
     def __iter__(self) -> Any:
         if self.batches_per_epoch is None:
             return self._iterate()
-        if self._session.supply is None:
-            self._session.supply = EndlessBatches(self._iterate)
-        return FixedLengthEpoch(self._session.supply, self.batches_per_epoch)
+        position = self._session.position
+        if position.supply is None:
+            position.supply = EndlessBatches(self._iterate)
+        return FixedLengthEpoch(position.supply, self.batches_per_epoch)
 
     def commit(self, state_dict: Snapshot) -> None:
         """Tells the source of a log that all before a state is done with: call it when the state is saved durably.
@@ -312,13 +292,13 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if is_live(self.dataset) and says_yes(self.dataset, "endless"):
             self._go_on()
         self._adopt_changes()
-        before = self._session.before_epoch()
+        before = replace(self._session.position)
         try:
             return self._iterate_once()
         except BaseException:
             # It may come from a signal handler, at any line. Nothing was delivered, so the epoch has not begun.
             self._iterator = None  # workers that were kept may have been told of it
-            self._session.go_back(before)
+            self._session.position = before
             self._keep_datasets()
             raise
 
@@ -326,28 +306,29 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
     def _go_on(self) -> None:
         """Has the next epoch of data without an end go on behind what was delivered."""
-        session = self._session
-        if session.record is not None and session.resume is None and self.batches_per_epoch is None:
+        position = self._session.position
+        if position.record is not None and position.resume is None and self.batches_per_epoch is None:
             DataLoader.load_state_dict(self, self._taken_state())
 
     def _adopt_changes(self) -> None:
-        changed = self._session.adopt_changes(self)
+        changed = self._session.position.adopt_changes(self)
         if changed is not None:
             DataLoader.load_state_dict(self, changed)
 
     def _keep_datasets(self) -> None:
         """Has new workers go on with the states of the dataset that the workers had which were kept until now."""
-        record = self._session.record
-        if record is None or self._session.resume is not None:
+        record = self._session.position.record
+        if record is None or self._session.position.resume is not None:
             return
         if record.finished and record.keeps_datasets and self.num_workers and record.progress.replicas:
             with contextlib.suppress(StateError):  # no state to go on with
                 DataLoader.load_state_dict(self, self._taken_state())
 
     def _iterate_once(self) -> Any:
-        resume = self._session.resume
-        epoch = self._session.epoch
-        announced = self._session.announced
+        position = self._session.position
+        resume = position.resume
+        epoch = position.epoch
+        announced = position.announced
         told = told_epoch(self.dataset)
         iterator = self._begin_epoch()
         if resume is None or not resume["batches"] or not isinstance(iterator, LoaderIterator):
@@ -372,7 +353,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
         iterator = super().__iter__()
         if isinstance(iterator, LoaderIterator):
-            self._session.record = iterator.record
+            self._session.position.record = iterator.record
         return iterator
 
     def __len__(self) -> int:
@@ -383,7 +364,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if self.shard is None or self._dataset_kind != DatasetKind.Iterable:
             return length
 
-        size = self._session.world(is_stream=True).size
+        size = self._options.world(is_stream=True).size
         if size == 1:
             return length
 

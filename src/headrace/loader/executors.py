@@ -58,9 +58,9 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     The memory that it uses belongs to this process, and goes with the last loader that holds it.
     """
     backend = decided_backend(loader, session)
-    session.remote = remote_reading(loader.dataset, session.remote, processes=backend == "process")
-    if session.remote is not None:
-        session.recorder.remote = session.remote.reads
+    session.resources.remote = remote_reading(loader.dataset, session.resources.remote, processes=backend == "process")
+    if session.resources.remote is not None:
+        session.recorder.remote = session.resources.remote.reads
     sampler = resumable(loader._index_sampler)
     if isinstance(sampler, LiveSampler):
         session.recorder.live = sampler.reads
@@ -69,15 +69,15 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
             return None  # descriptors cannot be handed to workers there
         return _processes(loader, session)
 
-    session.memory = LOCAL_MEMORY.get()
+    session.resources.memory = LOCAL_MEMORY.get()
     # What was fetched lies in large blocks of this process's memory, of which as much again would stay once it is free.
-    if session.remote is None or session.remote.stays_on_node:
+    if session.resources.remote is None or session.resources.remote.stays_on_node:
         keep_freed_memory()
     if backend == "inline":
-        return InlineExecutor(session.memory)
+        return InlineExecutor(session.resources.memory)
 
     loader.check_worker_number_rationality()
-    return ThreadExecutor(session.spec(loader), session.memory)
+    return ThreadExecutor(session.spec(loader), session.resources.memory)
 
 
 def _processes(loader: AskedArguments[Any], session: LoaderSession) -> Executor:
@@ -92,23 +92,23 @@ def _processes(loader: AskedArguments[Any], session: LoaderSession) -> Executor:
         advise(loader)
         session.looked_at = True
 
-    session.arena = ARENA.get()
+    session.resources.arena = ARENA.get()
     machines = None
     if placement is not None:
         machines = RemoteWorkers(placement)
 
-    starter = PoolStarter(session.arena, session.fork_servers, machines)
+    starter = PoolStarter(session.resources.arena, session.resources.fork_servers, machines)
     if tuner is None:
         return ProcessExecutor(starter, session.recorder, asked_scale(session.spec(loader)))
 
-    session.memory = LOCAL_MEMORY.get()
+    session.resources.memory = LOCAL_MEMORY.get()
     processes = ProcessExecutor(starter, session.recorder, scale_of(tuner, loader.num_workers))
-    return AutoScaler(processes, session.memory, tuner)
+    return AutoScaler(processes, session.resources.memory, tuner)
 
 
 def _placement(loader: AskedArguments[Any], session: LoaderSession) -> Placement | None:
     """Returns what finds places on other machines; None: all workers run on this one."""
     ray = as_ray(loader.backend)
-    if ray is not None and session.placement is None:
-        session.placement = RayPlacement(ray)
-    return session.placement
+    if ray is not None and session.resources.placement is None:
+        session.resources.placement = RayPlacement(ray)
+    return session.resources.placement

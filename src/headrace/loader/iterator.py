@@ -16,25 +16,20 @@ from headrace.core.process.signal_handlers import is_of_signal_handler
 from headrace.core.randomness.counter_based import stream_key
 from headrace.core.randomness.rng import global_states_kept
 from headrace.core.torch_internals import TorchIterator, TorchProcessIterator, profiler_enabled
-from headrace.epoch.draws import announce, changing, pattern_of_draws, pattern_of_reset, random_state, resumable
+from headrace.epoch.draws import announce, changing, pattern_of_draws, pattern_of_reset, random_state
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.indices import begin_indices
-from headrace.epoch.lengths import samples_of, warn_if_short
 from headrace.epoch.opening import Opening
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.record import Draws, EpochRecord, Terms
 from headrace.epoch.spec import LoaderSpec
 from headrace.epoch.start import SEED_BITS
-from headrace.loader.left_alone import say_what_is_left_alone
-from headrace.loader.rank_check import RankWatch, rank_watch
+from headrace.loader.epoch_observer import EpochObserver
 from headrace.loader.session import LoaderSession
-from headrace.loader.setting import setting_of
 from headrace.samplers.sampler import ElasticSampler
 from headrace.telemetry.batch_size import batch_length
-from headrace.telemetry.dataset_traps import StreamComparison, hazards
 from headrace.telemetry.recorder import Recorder
-from headrace.telemetry.recording import Trap
 from headrace.telemetry.timings import BatchTimings, ShortTimings, complete
 from headrace.workers.protocol import BatchResult, Executor
 
@@ -124,7 +119,6 @@ class LoaderIterator(TorchIterator):
             replicas=self._num_workers,
             shared=session.shared(spec, terms),
         )
-        session.fault_counter.begin_epoch(samples_of(spec) if spec.is_map else None)
         self._sampler_iter = opening.indices
         self._base_seed = opening.base_seed
         self._shared_seed = opening.shared_seed
@@ -132,17 +126,10 @@ class LoaderIterator(TorchIterator):
         self._changes = 0 if self._changing is None else self._changing.changes
         self._ready: tuple[Any] | None = None
         self._result: BatchResult | None = None
-        # Whether torch's `__next__` compares the number of batches with a length that a stream has promised.
-        self._counts_samples = not spec.is_map and self._IterableDataset_len_called is not None
-        self._ranks: RankWatch | None = rank_watch(
-            session.options, terms, uneven=self._uneven(spec), is_map=spec.is_map
-        )
-        if self._ranks is not None:
-            self._ranks.begin(self.epoch.planned)
-
-        self._record_beginning(loader, began, fresh=fresh)
+        self._observer = EpochObserver(session, self.epoch, self._IterableDataset_len_called)
+        self._observer.begin(self.epoch, self.executor, loader, began, fresh=fresh)
         # Whether nothing is done with a batch but to hand it on.
-        self._is_plain = spec.is_map and self._streams is None and not self._pin_memory
+        self._is_plain = spec.is_map and self._observer.streams is None and not self._pin_memory
         self._is_plain &= self._sampler_iter is not None
         self.executor.start(self.epoch)
         self._recorder.prepared()
@@ -176,8 +163,8 @@ class LoaderIterator(TorchIterator):
         shared = session.shared(spec, terms)
         self.epoch = opening.epoch(origin, record.draws, record.random, None, replicas=self._num_workers, shared=shared)
         self.epoch.record.terms = terms
-        if session.record is record:
-            session.record = self.epoch.record
+        if session.position.record is record:
+            session.position.record = self.epoch.record
         self._sampler_iter = opening.indices
         self._ready = None
         self._result = None
@@ -195,30 +182,6 @@ class LoaderIterator(TorchIterator):
             shared_seed=self._shared_seed,
             group=self._pg,
         )
-
-    def _uneven(self, spec: LoaderSpec) -> str:
-        return str(getattr(resumable(spec.index_sampler), "uneven", "pad"))
-
-    def _record_beginning(self, loader: TorchDataLoader[Any], began: float, *, fresh: bool) -> None:
-        executor = self.executor
-        setting = setting_of(
-            loader,
-            backend=executor.backend,
-            workers=executor.num_workers,
-            prefetch_factor=self.epoch.spec.prefetch_factor,
-            free=self.epoch.any_replica_will_do,
-            tuned=executor.scales,
-        )
-        self._recorder.begin_epoch(began, setting, fresh=fresh)
-        if self._recorder.epoch == 0:
-            for trap in hazards(self.epoch.spec.dataset, setting):
-                self._recorder.trapped(trap)
-            say_what_is_left_alone(self.epoch.spec, announces=self.epoch.terms.announce)
-
-        self._number_of_epoch = self._recorder.epoch
-        self._streams: StreamComparison | None = None
-        if self.epoch.has_own_streams and executor.replicas:
-            self._streams = StreamComparison(self.epoch.record.replicas)
 
     @property
     def record(self) -> EpochRecord:
@@ -269,10 +232,11 @@ class LoaderIterator(TorchIterator):
         (batch,) = self._ready
         samples = epoch.held if epoch.is_map else batch_length(batch)
 
-        recorder.add(self._number_of_epoch, epoch.deliveries, samples, asked, self._timings)
+        observer = self._observer
+        recorder.add(observer.number, epoch.deliveries, samples, asked, self._timings)
         epoch.deliveries = epoch.leaving + 1
-        if self._ranks is not None:
-            self._ranks.delivers(epoch.deliveries)
+        if observer.ranks is not None:
+            observer.ranks.delivers(epoch.deliveries)
 
         pending = epoch.pending
         progress = record.progress
@@ -294,7 +258,7 @@ class LoaderIterator(TorchIterator):
 
     def _produce(self) -> Any:
         """Returns the next batch; raises what takes its place, and `StopIteration` at the end of the epoch."""
-        if self._sampler_iter is None or self._counts_samples or profiler_enabled():
+        if self._sampler_iter is None or self._observer.counts_samples or profiler_enabled():
             return super().__next__()
         batch = self._next_data()  # as torch's `__next__`, without a range that no profiler records
         self._num_yielded += 1
@@ -304,7 +268,7 @@ class LoaderIterator(TorchIterator):
         """The epoch has come to its end, for a loop that `asked` for a further batch."""
         if not self.record.finished:
             self.epoch.finish()
-            self._look_back(asked)
+            self._observer.end(self.epoch, asked, workers=self._num_workers)
 
     def _fail(self, error: Exception) -> None:
         """An exception takes the place of its batch, unless it is that of a signal handler."""
@@ -323,8 +287,8 @@ class LoaderIterator(TorchIterator):
             self._result = self.executor.next_result()
 
         batch, timings = self._result
-        if self._streams is not None:
-            self._compare_streams(self._streams, complete(timings).worker, batch)
+        if self._observer.streams is not None:
+            self._observer.compare_streams(self.epoch.spec.dataset, complete(timings).worker, batch)
         if self._pin_memory:
             began = perf_counter()
             batch = pin(batch, self._pin_memory_device)
@@ -332,46 +296,6 @@ class LoaderIterator(TorchIterator):
 
         self._timings = timings
         return batch
-
-    def _compare_streams(self, streams: StreamComparison, worker: int, batch: object) -> None:
-        if streams.repeats(worker, batch):
-            name = type(self.epoch.spec.dataset).__name__
-            text = f"The workers' streams of {name} begin with the same batch."
-            self._recorder.trapped(Trap("stream-repeats", text))
-
-    def _look_back(self, asked: float) -> None:
-        """Looks back at an epoch that came to its end, after the loop `asked` for a further batch."""
-        epoch = self.epoch
-        batches = int(epoch.progress.batches)
-        if self._counts_samples:
-            self._compare_with_length(batches)
-
-        epoch.fault_counter.end_epoch(epoch.seen)
-        if self._ranks is not None:
-            self._ranks.ends(batches)
-
-        self._recorder.end_epoch(self._number_of_epoch, batches, asked)
-
-    def _compare_with_length(self, batches: int) -> None:
-        """Warns if an iterable dataset was shorter than the length that was asked for; torch warns if it is longer.
-
-        Each of several workers may drop a batch that is not full.
-        """
-        terms = self.epoch.terms
-        length = int(self._IterableDataset_len_called or 0)
-        if terms.deal:
-            share = terms.global_batch
-        else:
-            share = int(terms.fingerprint["batch_size"] or 1)
-
-        promised = -(-length // share)
-        dropped = 0
-        if self._drop_last:
-            promised = length // share
-        if self._drop_last and not terms.deal:
-            dropped = self._num_workers
-
-        warn_if_short(self._dataset, promised - dropped, batches, length)
 
 
 class WorkersIterator(LoaderIterator):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -17,14 +16,13 @@ from headrace.cluster.options import Ray
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.extras import require
 from headrace.core.lengths import known_length
-from headrace.core.process.machine import cores
 from headrace.core.protocols import is_live, is_stateful
-from headrace.core.sharding import splits_itself
-from headrace.core.sizes import bytes_in
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
-from headrace.core.world import Shard, local_world_size
-from headrace.faults.policy import ErrorAction, OnError
+from headrace.core.world import Shard, World, current_world, distributed_world
+from headrace.epoch.spec import LoaderSpec
+from headrace.faults.policy import ErrorAction, OnError, Policy
 from headrace.faults.quarantine import Excluded, checked_path, excluded_numbers
+from headrace.faults.replacements import Replacements, replacements_of
 from headrace.loader.reporting import OnStats
 from headrace.samplers.frameworks import split_by_lightning
 from headrace.samplers.live import LiveSampler
@@ -59,33 +57,23 @@ class Options:
     on_stats: OnStats | None = None
     stragglers: Stragglers = "wait"
 
+    def world(self, *, is_stream: bool) -> World:
+        """Returns which of how many parts of the data this process gets."""
+        if isinstance(self.shard, Shard):
+            return World(self.shard.rank, self.shard.world)
+        if self.seed is not None or is_stream:
+            return current_world()
+        return distributed_world()
 
-@dataclass(frozen=True)
-class Auto:
-    """For `DataLoader(num_workers=)`: chooses the number of workers by measuring, within a limit of memory.
-
-    memory: limit for the workers and the batches made ahead together, in bytes or as text such as "8GB" or "512 MiB";
-      None: half of the memory that is free when the loader is made. Raises `UsageError` for anything else.
-    """
-
-    memory: int | str | None = None
-
-    def __post_init__(self) -> None:
-        self.nbytes()
-
-    def nbytes(self) -> int | None:
-        """Returns the limit in bytes; None: no limit was given."""
-        if self.memory is None:
+    def policy(self, spec: LoaderSpec, rank: int) -> Policy | None:
+        """Returns what becomes of bad samples; None: they raise."""
+        if self.on_error.is_plain:
             return None
 
-        return bytes_in(self.memory, "memory", place="headrace.Auto")
-
-
-def memory_limit(num_workers: object) -> int | None:
-    """Returns the bytes that `num_workers=Auto(memory=)` allows; None: no limit was given."""
-    if isinstance(num_workers, Auto):
-        return num_workers.nbytes()
-    return None
+        replacements = Replacements()
+        if spec.is_map:
+            replacements = replacements_of(spec.index_sampler, spec.dataset, self.exclude)
+        return Policy(self.on_error.action, self.seed, rank, replacements)
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -153,7 +141,7 @@ def check_arguments(dataset: Any, **given: Any) -> None:
     """Checks the arguments that torch does not know. Raises `UsageError`."""
     count = given["batches_per_epoch"]
     rules = {
-        "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
+        "seed": (given["seed"] is None or is_whole(given["seed"]), "a whole number, or None"),
         "shard": (_is_shard(given["shard"]), "'auto', a headrace.Shard, or None"),
         "backend": (
             isinstance(given["backend"], Ray) or given["backend"] in BACKENDS,
@@ -162,7 +150,7 @@ def check_arguments(dataset: Any, **given: Any) -> None:
         "on_stats": (given["on_stats"] is None or callable(given["on_stats"]), "a function, or None"),
         "stragglers": (given["stragglers"] in ("wait", "defer"), "'wait' or 'defer'"),
         "batches_per_epoch": (
-            count is None or (_is_whole(count) and 0 < count <= sys.maxsize),
+            count is None or (is_whole(count) and 0 < count <= sys.maxsize),
             "a positive whole number, or None",
         ),
     }
@@ -228,7 +216,7 @@ def check_samples(dataset: object, sampler: object, batch_sampler: object) -> No
 
     for one in (given, getattr(given, "sampler", None)):
         expected = getattr(one, "samples_of_dataset", None)
-        if _is_whole(expected) and expected != length:
+        if is_whole(expected) and expected != length:
             raise UsageError.about(
                 "the sampler was made for another dataset",
                 place=f"headrace.DataLoader, {type(one).__name__}",
@@ -247,51 +235,6 @@ def _check_order_of_log(sampler: object, batch_sampler: object) -> None:
             cure = "leave it out; shuffle=True shuffles span by span"
             expected = "nothing: a log never ends, and has an order of its own"
             raise wrong_argument(name, given, expected, place="headrace.DataLoader", cure=cure)
-
-
-class Automatic(NamedTuple):
-    """What of a loader's setting is decided while it runs, and what it begins with."""
-
-    workers: bool
-    prefetch: bool
-    num_workers: int
-    prefetch_factor: int | None
-
-
-def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: AskedBackend, shard: Any) -> Automatic:
-    """Returns what "auto" means for a dataset: workers come and go where it does not matter which of them loads what.
-
-    Elsewhere (streams, datasets with a state, threads) there are as many as cores; one for a stream that is neither
-    dealt out nor seems to split itself, since each worker would give all of it. Raises `UsageError`.
-    """
-    for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
-        if isinstance(value, str) and value != "auto":
-            raise wrong_argument(name, value, "a whole number, or 'auto'", place="headrace.DataLoader")
-
-    wanted = num_workers == "auto" or isinstance(num_workers, Auto)
-    if wanted and prefetch_factor not in (None, "auto") and not (_is_whole(prefetch_factor) and prefetch_factor > 0):
-        expected = "a positive whole number, 'auto' or None"
-        raise wrong_argument("prefetch_factor", prefetch_factor, expected, place="headrace.DataLoader")
-
-    in_processes = backend == "process" or as_ray(backend) is not None or (wanted and backend == "auto")
-    free = is_map(dataset) and not is_stateful(dataset) and in_processes and os.name == "posix"
-    if wanted:
-        one = free or not (is_map(dataset) or shard or isinstance(dataset, IterDataPipe) or splits_itself(dataset))
-        if backend == "inline":
-            num_workers = 0
-        elif one:
-            num_workers = 1
-        else:
-            num_workers = max(cores() // local_world_size(), 1)
-
-    ahead = prefetch_factor == "auto" and num_workers > 0 and in_processes
-    if prefetch_factor == "auto":
-        if num_workers:
-            prefetch_factor = 2
-        else:
-            prefetch_factor = None
-
-    return Automatic(wanted and free, ahead, num_workers, prefetch_factor)
 
 
 def as_ray(backend: AskedBackend) -> Ray | None:
@@ -329,7 +272,8 @@ def _is_shard(value: object) -> bool:
     return value is None or isinstance(value, Shard) or (isinstance(value, str) and value == "auto")
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Tells whether a value is a whole number, of Python or NumPy, and no bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

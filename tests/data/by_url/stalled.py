@@ -38,7 +38,7 @@ def main() -> None:
     import os
 
     def pid() -> int:
-        return warm._session.remote.io_pid or os.getpid()
+        return warm._session.resources.remote.io_pid or os.getpid()
 
     before = memory_of([pid()])
     iterator = iter(loader)

@@ -150,7 +150,7 @@ def test_an_io_process_that_is_killed_again_and_again_loses_nothing(twice: Make,
     for number, batch in enumerate(loader):
         found.append(batch)
         if number % 4 == 1:
-            remote = loader._session.remote
+            remote = loader._session.resources.remote
             assert remote is not None
             # The one that was killed before may be gone, and its successor not there yet.
             with contextlib.suppress(ProcessLookupError):

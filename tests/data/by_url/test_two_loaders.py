@@ -115,7 +115,7 @@ def test_one_that_was_dropped_leaves_the_budget_to_others(twice: Make) -> None:
     staying = loader_of(data.remote, 2, 3)
     batches = iter(staying)
     next(batches)
-    remote = staying._session.remote
+    remote = staying._session.resources.remote
     assert remote is not None
     client = remote._endpoint
     plans: set[int] = set()
@@ -127,8 +127,8 @@ def test_one_that_was_dropped_leaves_the_budget_to_others(twice: Make) -> None:
     leaving = loader_of(data.remote, 2, 4)
     iterator = iter(leaving)
     next(iterator)
-    assert leaving._session.remote is not None
-    assert leaving._session.remote._endpoint is client
+    assert leaving._session.resources.remote is not None
+    assert leaving._session.resources.remote._endpoint is client
     assert plans
     del iterator, leaving
     gc.collect()
@@ -150,8 +150,8 @@ def test_one_that_waits_for_its_next_epoch_leaves_most_of_the_budget(
     monkeypatch.setattr(read_ahead, "default_budget", lambda: size)
     waiting = loader_of(data.remote, 0, 3)
     assert len(list(waiting)) == 12
-    assert waiting._session.remote is not None
-    ahead = waiting._session.remote._ahead
+    assert waiting._session.resources.remote is not None
+    ahead = waiting._session.resources.remote._ahead
     assert ahead is not None
     assert ahead.coming is not None
     assert 0 < ahead.coming.bytes < size / 2

@@ -255,8 +255,8 @@ def test_workers_that_are_retired_have_ended_when_they_are() -> None:
 def test_coming_and_going_takes_no_further_descriptors_or_memory() -> None:
     def taken() -> tuple[int, int, int]:
         forget_those_gone()  # a worker may have ended after the next one was forked
-        assert loader._session.arena is not None
-        return len(list(Path("/proc/self/fd").iterdir())), len(descendants()), loader._session.arena._in_file
+        assert loader._session.resources.arena is not None
+        return len(list(Path("/proc/self/fd").iterdir())), len(descendants()), loader._session.resources.arena._in_file
 
     loader = headrace.DataLoader(Drawing(800), 4, num_workers="auto")
     iterator = iter(scripted(loader, (4, 1) * 12, every=8))

@@ -12,7 +12,7 @@ from headrace.data.live.bounds import LINGER, SPAN, Moment, feed_options, start_
 from headrace.data.live.schemes import PLACE, SQL, FollowArguments, Scheme, no_source, scheme_of, shown
 from headrace.sources.brokers.frames import Frame
 from headrace.sources.feed.feed_options import FeedOptions, OnGap
-from headrace.sources.journal.journal import Duplicates
+from headrace.sources.journal.deliveries import Duplicates
 
 if TYPE_CHECKING:
     from headrace.data.gather import RaggedAs

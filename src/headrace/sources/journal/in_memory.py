@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 
 from headrace.core.errors import RecordsLostError, StorageError
-from headrace.sources.journal.journal import KEPT_IDS, Duplicates
+from headrace.sources.journal.deliveries import KEPT_IDS, Deliveries, Duplicates
 
 RECORD = 64
 """Bytes that a record takes beside its payload, about."""
@@ -27,12 +27,8 @@ class MemoryJournal:
         self.identity = uuid.uuid4().hex
         self.place = place
         self.limit = limit
-        self.dropped = 0
-        self.redelivered = 0
+        self.deliveries = Deliveries(duplicates, kept_ids)
         self.full: str | None = None
-        self._duplicates = duplicates
-        self._kept_ids = kept_ids
-        self._ids: dict[bytes, None] = {}
         self._lock = threading.Lock()
         self._records: list[bytes] = []
         self._gone = 0
@@ -67,28 +63,18 @@ class MemoryJournal:
         with self._lock:
             for index, payload in enumerate(payloads):
                 message_id = None if ids is None else ids[index]
-                if self._was_delivered(message_id, redelivered is not None and redelivered[index]):
+                again = redelivered is not None and redelivered[index]
+                if self.deliveries.drops(message_id, again):
                     continue
                 if not self._has_room(len(payload) + RECORD):
                     self.full = f"{self._size:,} bytes, of {self.limit:,}"
                     return index
 
-                self.redelivered += redelivered is not None and redelivered[index] and not message_id
                 self._records.append(payload)
                 self._size += len(payload) + RECORD
-                if message_id:
-                    self._ids[message_id] = None
-                    if len(self._ids) > self._kept_ids:
-                        del self._ids[next(iter(self._ids))]
+                self.deliveries.note(message_id, again)
+                self.deliveries.forget_oldest()
         return len(payloads)
-
-    def _was_delivered(self, message_id: bytes | None, redelivered: bool) -> bool:
-        if message_id:
-            known = message_id in self._ids
-        else:
-            known = redelivered and self._duplicates == "drop"
-        self.dropped += known
-        return known
 
     def _has_room(self, wanted: int) -> bool:
         if wanted > self.limit:

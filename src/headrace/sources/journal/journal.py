@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from headrace.core.errors import StorageError
 from headrace.core.files.atomic_file import sync_folder
 from headrace.sources.journal import folder as files
+from headrace.sources.journal.deliveries import KEPT_IDS, Deliveries, Duplicates
 from headrace.sources.journal.recovery import ids_kept, recovered_end
 from headrace.sources.journal.segments import (
     FIRST_OF_GROUP,
@@ -36,10 +36,7 @@ SEGMENT = 64 << 20
 SEGMENTS = 8
 """A journal with a limit has so many segments at least, so that space is freed in parts of an eighth."""
 
-KEPT_IDS = 100_000
 flush = getattr(os, "fdatasync", os.fsync)
-
-Duplicates = Literal["keep", "drop"]
 
 
 class DiskFull(Exception):
@@ -67,19 +64,13 @@ class JournalWriter:
         self.folder = Path(folder)
         self.identity = files.make_folder(self.folder)
         self.limit = limit
-        self.dropped = 0
-        """Messages that were delivered again, and were in the journal already."""
-
-        self.redelivered = 0
-        """Messages without an id that were delivered again, and kept. Some of them may be in the journal twice."""
-
+        self.deliveries = Deliveries(duplicates, kept_ids)
         self.full: str | None = None
         """Why the last `append` or `sync` has not taken everything, in words."""
 
         self.disk_is_full = False
         """Whether that is the disk."""
 
-        self._duplicates = duplicates
         self._kept_ids = kept_ids
         self._segment = SEGMENT
         if limit is not None:
@@ -118,13 +109,13 @@ class JournalWriter:
             if self._offset == 0:
                 # A journal without segments, or a process that died when it had just begun one.
                 firsts = [first for first in firsts if first < self._next]
-                self._ids = self._ids_in(firsts)
+                self._read_ids(firsts)
                 # On a full disk it begins with the first message: until then, space may be freed.
                 with files.suppressed_if_full():
                     self._begin_file()
                     firsts.append(self._next)
             else:
-                self._ids = self._ids_in(firsts)
+                self._read_ids(firsts)
                 path = self.folder / segment_name(firsts[-1])
                 self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
                 os.fsync(self._fd)
@@ -143,8 +134,8 @@ class JournalWriter:
         self._mark.sync()
         self.trim(self._trim.read())
 
-    def _ids_in(self, firsts: list[int]) -> dict[bytes, None]:
-        return dict.fromkeys(ids_kept(self.folder, firsts, self._next, self._kept_ids))
+    def _read_ids(self, firsts: list[int]) -> None:
+        self.deliveries.ids = dict.fromkeys(ids_kept(self.folder, firsts, self._next, self._kept_ids))
 
     def _begin_file(self) -> None:
         """Makes the segment that begins with the next record, and flushes it and its name to the disk."""
@@ -211,7 +202,8 @@ class JournalWriter:
             message_id = b""
             if ids is not None:
                 message_id = ids[taken] or b""
-            if self._was_delivered(message_id, redelivered is not None and redelivered[taken]):
+            again = redelivered is not None and redelivered[taken]
+            if self.deliveries.drops(message_id, again):
                 continue
 
             if self._offset + length >= self._segment:
@@ -224,33 +216,23 @@ class JournalWriter:
 
             if len(message_id) > LONGEST_ID or len(payload) > LARGEST_PAYLOAD:
                 raise self._too_large(len(message_id) + len(payload), LARGEST_PAYLOAD)
-            if redelivered is not None and redelivered[taken] and not message_id:
-                self.redelivered += 1
             flags = FIRST_OF_GROUP if self._group_begins else 0
             self._group_begins = False
             parts += packed(self._next, payload, message_id, flags)
             length = following
             self._next += 1
+            self.deliveries.note(message_id, again)
             if message_id:
-                self._ids[message_id] = None
                 new_ids.append(message_id)
         else:
             taken = len(payloads)
 
         if not self._write(parts, length, begun):
-            self._forget(new_ids)
+            self.deliveries.forget(new_ids)
             return 0
         self._unsynced_ids += new_ids
-        self._forget_oldest()
+        self.deliveries.forget_oldest()
         return taken
-
-    def _was_delivered(self, message_id: bytes, redelivered: bool) -> bool:
-        if message_id:
-            known = message_id in self._ids
-        else:
-            known = redelivered and self._duplicates == "drop"
-        self.dropped += known
-        return known
 
     def _room(self) -> int:
         if self.limit is None:
@@ -351,17 +333,8 @@ class JournalWriter:
         self._sizes[-1] = self._offset
         self._next = self._synced
         self._group_begins = True
-        self._forget(self._unsynced_ids)
+        self.deliveries.forget(self._unsynced_ids)
         self._unsynced_ids = []
-
-    def _forget(self, ids: list[bytes]) -> None:
-        for message_id in ids:
-            self._ids.pop(message_id, None)
-
-    def _forget_oldest(self) -> None:
-        # Dictionaries keep the order in which keys came.
-        while len(self._ids) > self._kept_ids:
-            del self._ids[next(iter(self._ids))]
 
     # -- freeing space -----------------------------------------------------------------------------------------------
 
@@ -414,10 +387,10 @@ class JournalWriter:
 
     def _save_ids(self) -> bool:
         """Keeps the message ids beside the segments. Returns False if the disk has no room for them."""
-        if not self._ids:
+        if not self.deliveries.ids:
             return True
         try:
-            files.replace_synced(self.folder / files.IDS, packed_ids(list(self._ids)))
+            files.replace_synced(self.folder / files.IDS, packed_ids(list(self.deliveries.ids)))
         except OSError as error:
             if error.errno not in files.NO_SPACE:
                 raise

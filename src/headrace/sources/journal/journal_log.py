@@ -10,16 +10,19 @@ from pathlib import Path
 from headrace.core.errors import wrong_argument
 from headrace.core.sizes import bytes_in
 from headrace.sources.journal import receiver_thread
-from headrace.sources.journal.file_watch import FileWatch
-from headrace.sources.journal.folder import DURABLE, check_source
+from headrace.sources.journal.deliveries import KEPT_IDS, Duplicates
+from headrace.sources.journal.folder import check_source
 from headrace.sources.journal.in_memory import MemoryJournal
-from headrace.sources.journal.journal import KEPT_IDS, Duplicates, JournalWriter
+from headrace.sources.journal.journal import JournalWriter
 from headrace.sources.journal.reader import JournalReader
 from headrace.sources.journal.receiver import ReceiverSource
 from headrace.sources.log import Positions, Records, Start
 
 IN_MEMORY = 256_000_000
 """Bytes of a journal in memory, unless the user says otherwise."""
+
+LOOK = 0.02
+"""Seconds between two looks for what another process has received."""
 
 TAKE_OVER = 1.0
 """Seconds between two looks whether the process that receives is gone."""
@@ -82,7 +85,6 @@ class JournalLog:
     def __init__(self, source: JournalSource) -> None:
         self._source = source
         self._position = 0
-        self._watch: FileWatch | None = None
         self._looked = time.monotonic()
         self._receiving = receiver_thread.join(source)
         try:
@@ -162,13 +164,7 @@ class JournalLog:
             running.news.wait(timeout)
 
     def _wait_for_other_process(self, timeout: float) -> None:
-        if self._watch is None:
-            self._watch = FileWatch(Path(self._source.journal or "", DURABLE))
-        # Only now: what was written before the watch began is not told.
-        if self._journal.durable > self._position:
-            return
-
-        self._watch.wait(min(timeout, TAKE_OVER))
+        time.sleep(min(timeout, LOOK))
         if time.monotonic() > self._looked + TAKE_OVER and self._journal.durable == self._position:
             self._looked = time.monotonic()
             self._receiving = receiver_thread.join(self._source)
@@ -190,8 +186,6 @@ class JournalLog:
             self._journal.forget(self)
         else:
             self._journal.close()
-        if self._watch is not None:
-            self._watch.close()
         if self._receiving is not None:
             self._receiving.leave()
             self._receiving = None

@@ -6,18 +6,15 @@ import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.core.errors import StorageError
 from headrace.core.process.this_process import in_forked_child
 from headrace.sources.journal.folder import JournalTaken
 from headrace.sources.journal.in_memory import MemoryJournal
 from headrace.sources.journal.journal import DiskFull, JournalWriter
-from headrace.sources.journal.receiver import Away, Messages, Receiver
+from headrace.sources.journal.receiver import Away, Messages, Receiver, ReceiverSource
 from headrace.sources.outage import SourceOutage
-
-if TYPE_CHECKING:
-    from headrace.sources.journal.journal_log import JournalSource
 
 LOGGER = logging.getLogger("headrace")
 
@@ -28,10 +25,29 @@ GROUP = 8 << 20
 """Bytes of messages that share a flush of the disk, about. While it lasts, further ones come together."""
 
 
+class Journaled(Protocol):
+    """Messages of a receiver that go to a journal: frozen, can be compared."""
+
+    @property
+    def messages(self) -> ReceiverSource:
+        """What the messages come from."""
+
+    @property
+    def journal(self) -> str | None:
+        """The folder of the journal; None: it is in memory."""
+
+    @property
+    def place(self) -> str:
+        """What a user would call it: a URL without user, password and query."""
+
+    def open_journal(self) -> JournalWriter | MemoryJournal:
+        """Opens the journal to write. Raises `StorageError`, `FormatError`, `UsageError`."""
+
+
 class Receiving:
     """One receiver that writes to one journal; all logs of the process that read the journal share it."""
 
-    def __init__(self, source: JournalSource, journal: JournalWriter | MemoryJournal, receiver: Receiver) -> None:
+    def __init__(self, source: Journaled, journal: JournalWriter | MemoryJournal, receiver: Receiver) -> None:
         self.source = source
         self.journal = journal
         self.users = 0
@@ -122,7 +138,7 @@ class Receiving:
 
     def _say_again(self) -> None:
         """Says once that messages may come twice, which their ids would prevent."""
-        if self.journal.redelivered and not self._said_again:
+        if self.journal.deliveries.redelivered and not self._said_again:
             self._said_again = True
             LOGGER.warning(
                 "%s sends messages again that have no id: some may come twice. Have senders set message_id, or give "
@@ -177,13 +193,13 @@ _RUNNING: dict[object, Receiving] = {}
 _LOCK = threading.Lock()
 
 
-def _key_of(source: JournalSource) -> object:
+def _key_of(source: Journaled) -> object:
     if source.journal is None:
         return source
     return os.path.realpath(source.journal)
 
 
-def join(source: JournalSource) -> Receiving | None:
+def join(source: Journaled) -> Receiving | None:
     """Returns what receives for a source in this process, and starts it if need be.
 
     Returns None if another process receives. Raises `StorageError`, `FormatError`, `UsageError`, `MissingExtraError`.
@@ -197,7 +213,7 @@ def join(source: JournalSource) -> Receiving | None:
         running.wait_until_ended()
 
 
-def _joined(source: JournalSource, running: Receiving | None) -> Receiving | None:
+def _joined(source: Journaled, running: Receiving | None) -> Receiving | None:
     if running is not None and running.source.messages != source.messages:
         found = f"the journal of {running.source.place}, which this process writes"
         cure = "give each source a folder of its own as journal="
