@@ -39,6 +39,33 @@ CALLED_AS_METHODS = {"commit"}
 """Listed in `protocols.py`, and found otherwise than by `getattr` with a literal."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+MAX_IMPORTS = 15
+MORE_IMPORTS = {
+    "loader/dataloader.py": 26,
+    "cli/run.py": 25,
+    "workers/threads.py": 24,
+    "workers/processes/worker_main.py": 23,
+    "data/formats/arrow/parquet.py": 22,
+    "data/staged/staged.py": 22,
+    "loader/iterator.py": 22,
+    "data/convert/pack.py": 21,
+    "loader/executors.py": 21,
+    "workers/replica.py": 21,
+    "data/formats/arrow/ipc_ranges.py": 20,
+    "workers/auto/trial.py": 20,
+    "data/formats/registry.py": 19,
+    "epoch/opening.py": 19,
+    "cli/app.py": 18,
+    "cli/inspect.py": 18,
+    "data/formats/arrow/ipc.py": 18,
+    "data/stored.py": 18,
+    "workers/inline.py": 18,
+    "data/convert/bucket/packing.py": 17,
+    "data/formats/huggingface.py": 17,
+    "data/live/dataset.py": 17,
+    "data/staged/planning.py": 17,
+    "data/live/schemes.py": 16,
+}
 
 
 def relative(path: Path) -> str:
@@ -142,6 +169,24 @@ def test_no_class_name_stands_in_two_modules() -> None:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, set()).add(relative(path))
     assert {name: sorted(paths) for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def modules_imported(path: Path) -> set[str]:
+    """The modules of ours that a file imports, wherever in it and for whatever."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headrace."):
+            folder = ROOT / "src" / str(node.module).replace(".", "/")
+            for alias in node.names:
+                is_module = (folder / f"{alias.name}.py").exists() or (folder / alias.name).is_dir()
+                names.add(f"{node.module}.{alias.name}" if is_module else str(node.module))
+    return names
+
+
+def test_modules_import_few_others() -> None:
+    """Those that put many parts together are listed, and may only get fewer imports."""
+    counts = {path.relative_to(ROOT / "src/headrace").as_posix(): len(modules_imported(path)) for path in SOURCES}
+    assert {path: count for path, count in counts.items() if count > MAX_IMPORTS} == MORE_IMPORTS
 
 
 def test_library_code_asserts_nothing_and_leaves_no_work_undone() -> None:

@@ -11,10 +11,9 @@ import numpy.typing as npt
 from headrace.core.errors import wrong_argument
 from headrace.data.doors import refuse_unknown
 from headrace.data.formats.columns.schema import wanted_names
-from headrace.data.formats.given_objects import reader_of_object, rows_of
-from headrace.data.formats.listed_files import open_listed
-from headrace.data.formats.registry import open_flat_reader, open_reader
+from headrace.data.formats.registry import open_flat_reader
 from headrace.data.gather import RaggedAs
+from headrace.data.given_data import Wanted, given_data
 from headrace.data.live.schemes import refuse_log
 from headrace.data.stacking import stacking_of
 from headrace.data.stored import StoredDataset
@@ -74,29 +73,13 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         raise wrong_argument("decode", decode, "True or False", place="headrace.open")
 
     columns = wanted_names(columns)
-    reader = rows_of(uri, columns, query, table, key)
-    listed = None
-    if reader is not None:
-        options = None
-    elif isinstance(uri, (str, os.PathLike)):
-        options = options_for(uri, options)
-        cache = cache_settings(cache_dir, cache_limit, uri)
-        reader = open_reader(uri, format=format, trust=trust, columns=columns, options=options, cache=cache)
-    elif isinstance(uri, (list, tuple)):
-        options = options_for(uri, options)
-        cache = cache_settings(cache_dir, cache_limit, next(iter(uri), None))
-        listed, reader = open_listed(uri, format=format, trust=trust, columns=columns, options=options, cache=cache)
-    else:
-        options = options_for(uri, options)
-        reader = reader_of_object(uri)
-
+    wanted = Wanted(columns, format, trust, options, cache_dir, cache_limit)
+    reader, used, listed = given_data(uri, query, table, key).read_as(wanted)
     schema = reader.schema.only(columns, reader.place)
     stacking = stacking_of(schema, stack, reader.place)
     if stacking is not None:
         schema = stacking.schema
-    return StoredDataset(
-        reader, schema, stacking=stacking, decode=decode, ragged=ragged, listed=listed, options=options
-    )
+    return StoredDataset(reader, schema, stacking=stacking, decode=decode, ragged=ragged, listed=listed, options=used)
 
 
 @overload

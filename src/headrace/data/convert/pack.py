@@ -28,10 +28,10 @@ from headrace.data.convert.job import PackJob, run_job
 from headrace.data.convert.packed import NAMED, Packed
 from headrace.data.convert.plan import PackOptions, PackPlan, is_in_folder, is_whole, make_plan
 from headrace.data.formats.atomic_target import AtomicTarget
-from headrace.data.formats.given_objects import rows_of
 from headrace.data.formats.guards.limits import stored_size
 from headrace.data.formats.registry import check_name, format_named, open_reader
 from headrace.data.formats.shards import stored_files, stored_objects
+from headrace.data.given_data import GivenDatabase, given_data
 from headrace.sources.sql.recognition import is_sql
 from headrace.storage.listing import lookup
 from headrace.storage.locations import bound_path, is_url, local_path, parse
@@ -91,10 +91,9 @@ def pack(  # noqa: PLR0913 - two places, each with its options
 
     place = local_path(target)
     reading: Mapping[str, object] = {}
-    given = ""
-    rows = rows_of(source, options.columns, query, table, key)
-    if rows is None:
-        given = local_path(source)
+    data = given_data(source, query, table, key)
+    rows = data.rows(options.columns) if isinstance(data, GivenDatabase) else None
+    given = local_path(source) if rows is None else ""
     if is_url(given):
         reading = options_for(given, source_options, "headrace.pack", "source_options")
 
