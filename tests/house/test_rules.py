@@ -64,6 +64,8 @@ MORE_IMPORTS = {
     "data/formats/huggingface.py": 17,
     "data/live/dataset.py": 17,
     "data/staged/planning.py": 17,
+    "data/formats/idx.py": 16,
+    "data/formats/tensordict_memmap.py": 16,
     "data/live/schemes.py": 16,
 }
 

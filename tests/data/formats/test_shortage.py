@@ -17,7 +17,7 @@ import pytest
 
 from headrace.core.errors import FormatError, MachineError
 from headrace.core.process.shortage import check_shortage, shortage
-from headrace.data.formats.columns.arrays import unreadable
+from headrace.data.formats.unreadable import unreadable
 from headrace.faults.classify import blame
 
 TOP = Path(__file__).parents[3]

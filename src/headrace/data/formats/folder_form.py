@@ -10,8 +10,8 @@ from itertools import islice
 
 from headrace.core.errors import FormatError
 from headrace.data.formats import other_kinds
-from headrace.data.formats.columns.arrays import plain_files
 from headrace.data.formats.folder import CONTENTS, is_litter
+from headrace.data.formats.manifest import plain_files
 from headrace.storage.files import entries_below, join, objects_below
 from headrace.storage.locations import is_url
 

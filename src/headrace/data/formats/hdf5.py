@@ -19,22 +19,14 @@ from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Array, Column, column_from
-from headrace.data.formats.columns.arrays import (
-    ColumnsReader,
-    columns_from,
-    cure_of_lengths,
-    length_of,
-    schema_of_text,
-    to_json_text,
-    unreadable,
-    wanted_arrays,
-)
+from headrace.data.formats.columns.arrays import ColumnsReader, columns_from, cure_of_lengths, length_of, wanted_arrays
 from headrace.data.formats.columns.arrays_writer import ArraysWriter
-from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
+from headrace.data.formats.columns.schema import NUMBERS, Field, Schema, schema_of_text, to_json_text
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.guards.limits import allowed, check_unfolding, too_large
 from headrace.data.formats.manifest import manifest_of, only_known
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import first_bytes, is_file
 
 NAME = "hdf5"

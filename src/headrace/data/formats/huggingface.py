@@ -24,13 +24,13 @@ from headrace.data.formats.arrow.field_types import schema_from
 from headrace.data.formats.arrow.ipc_ranges import open_table, read_table
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Ragged
-from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards.arrow_messages import check_compressed
 from headrace.data.formats.manifest import Manifest, commit_with_manifest, leads_outside, manifest_of
 from headrace.data.formats.protocol import Names, Reader, Writer
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import is_file, join, read_small
 from headrace.storage.locations import is_url
 

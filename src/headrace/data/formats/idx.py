@@ -21,22 +21,17 @@ import numpy as np
 
 from headrace.core.errors import DatasetNotFoundError, FormatError
 from headrace.data.formats.columns import Array, Column
-from headrace.data.formats.columns.arrays import (
-    ColumnsReader,
-    columns_from,
-    length_of,
-    plain_files,
-    unreadable,
-)
+from headrace.data.formats.columns.arrays import ColumnsReader, columns_from, length_of
 from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards.limits import check_unfolding
-from headrace.data.formats.manifest import check_size, known_schema, read_manifest
+from headrace.data.formats.manifest import check_size, known_schema, plain_files, read_manifest
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, open_arrays
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import is_file, is_folder, join, name_of, names_beginning, parent_of
 from headrace.storage.locations import is_url
 from headrace.storage.remote_files import RemoteFiles, read_ranges

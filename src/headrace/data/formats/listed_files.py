@@ -8,7 +8,6 @@ from typing import Any
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError
 from headrace.core.text.urls import shown_url
-from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched_files
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles
 from headrace.data.formats.registry import (
@@ -21,6 +20,7 @@ from headrace.data.formats.registry import (
     with_columns,
 )
 from headrace.data.formats.shards import FileList
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import is_file
 from headrace.storage.listing import current, lookup
 from headrace.storage.locations import bound_path, is_url, local_path, parse, url_options

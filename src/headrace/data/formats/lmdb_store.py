@@ -24,8 +24,7 @@ from headrace.core.process.descriptors import ReadOnlyFile
 from headrace.core.process.per_process import Handle
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged
-from headrace.data.formats.columns.arrays import schema_of_text, to_json_text, unreadable
-from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.schema import Field, Schema, schema_of_text, to_json_text
 from headrace.data.formats.lmdb_tree import (
     HEAD,
     TRIES,
@@ -38,6 +37,7 @@ from headrace.data.formats.lmdb_tree import (
 )
 from headrace.data.formats.manifest import commit_with_manifest, manifest_of
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import first_bytes, is_file, is_folder, join
 
 NAME = "lmdb"

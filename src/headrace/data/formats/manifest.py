@@ -19,6 +19,7 @@ from headrace.core.files.disk_names import as_text, on_disk
 from headrace.core.files.regular_files import SIDE_FILE, open_regular
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns.schema import Schema
+from headrace.storage import files
 from headrace.storage.files import is_file, is_folder, join, read_small, size_of
 from headrace.storage.locations import HTTP_SCHEMES, is_url, parse
 
@@ -251,3 +252,21 @@ def checksum(path: Path) -> tuple[int, int]:
             crc = zlib.crc32(chunk, crc)
 
     return size, crc
+
+
+def plain_files(folder: str) -> list[str]:
+    """Returns the names of the files in a folder, sorted, without hidden ones and manifests; empty if unreadable."""
+    names = files.plain_files(folder)
+    if NAME in names:
+        names.remove(NAME)
+    return names
+
+
+def files_ending_in(folder: str, suffixes: str | tuple[str, ...]) -> list[str]:
+    """Returns the names among `plain_files` that end in one of the suffixes."""
+    names = []
+    for name in plain_files(folder):
+        if name.endswith(suffixes):
+            names.append(name)
+
+    return names

@@ -12,21 +12,20 @@ from pathlib import Path
 from headrace.core.errors import DatasetNotFoundError, FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column
-from headrace.data.formats.columns.arrays import (
-    ColumnsReader,
-    array_name,
-    array_names,
-    columns_from,
-    file_name,
-    files_ending_in,
-    length_of,
-    map_npy,
-    wanted_arrays,
-)
+from headrace.data.formats.columns.arrays import ColumnsReader, array_names, columns_from, length_of, wanted_arrays
 from headrace.data.formats.columns.arrays_writer import Spool
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.manifest import check_size, commit_with_manifest, known_schema, only_known, read_manifest
+from headrace.data.formats.file_names import array_name, file_name
+from headrace.data.formats.manifest import (
+    check_size,
+    commit_with_manifest,
+    files_ending_in,
+    known_schema,
+    only_known,
+    read_manifest,
+)
+from headrace.data.formats.npy_arrays import map_npy
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, npy_arrays, open_arrays
 from headrace.storage.files import is_folder, join

@@ -8,18 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from headrace.data.formats.columns import Array, Column
-from headrace.data.formats.columns.arrays import (
-    ColumnsReader,
-    columns_from,
-    length_of,
-    map_npy,
-    single_number,
-    wanted_arrays,
-)
+from headrace.data.formats.columns.arrays import ColumnsReader, columns_from, length_of, single_number, wanted_arrays
 from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import known_schema, manifest_of, only_known
+from headrace.data.formats.npy_arrays import map_npy
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, npy_arrays, open_arrays
 from headrace.storage.files import first_bytes, is_file

@@ -13,22 +13,14 @@ import numpy as np
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Array, Column, as_numbers
-from headrace.data.formats.columns.arrays import (
-    NPY_FAILURES,
-    ColumnsReader,
-    columns_from,
-    cure_of,
-    length_of,
-    npy_from,
-    npy_head,
-    unreadable,
-    wanted_arrays,
-)
+from headrace.data.formats.columns.arrays import ColumnsReader, columns_from, length_of, wanted_arrays
 from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import known_schema, manifest_of, only_known
+from headrace.data.formats.npy_arrays import NPY_FAILURES, npy_from, npy_head
 from headrace.data.formats.protocol import Names, Reader, Writer
+from headrace.data.formats.unreadable import cure_of, unreadable
 from headrace.storage.files import first_bytes, is_file
 
 NAME = "npz"

@@ -22,12 +22,12 @@ from headrace.core.errors import FormatError
 from headrace.core.randomness.counter_based import spread
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, SampleOrigin, array_of, column_from, exactly, field_of
-from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
-from headrace.data.formats.manifest import commit_with_manifest, read_manifest
+from headrace.data.formats.manifest import commit_with_manifest, files_ending_in, read_manifest
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.files import info_of, is_folder, join
 from headrace.storage.locations import is_url

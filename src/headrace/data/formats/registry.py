@@ -18,7 +18,6 @@ from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceErro
 from headrace.core.files.regular_files import not_regular
 from headrace.core.text.urls import refuse_url
 from headrace.data.formats import flat
-from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
 from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
@@ -28,6 +27,7 @@ from headrace.data.formats.other_kinds import ANNDATA, kind_of_file, kind_with_v
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles, Writer
 from headrace.data.formats.shards import is_pattern, matches_of
 from headrace.data.formats.unfinished import refuse_unfinished
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import exists, first_bytes, is_folder, parent_of, size_of
 from headrace.storage.listing import lookup, not_found
 from headrace.storage.locations import CLOUD_SCHEMES, bound_path, is_url, local_path, parse

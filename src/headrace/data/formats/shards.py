@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import DatasetNotFoundError
-from headrace.data.formats.columns.arrays import files_ending_in
 from headrace.data.formats.manifest import NAME as MANIFEST
-from headrace.data.formats.manifest import read_manifest
+from headrace.data.formats.manifest import files_ending_in, read_manifest
 from headrace.data.formats.protocol import Stamped
 from headrace.storage.files import (
     entries_below,

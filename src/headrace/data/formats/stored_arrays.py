@@ -13,16 +13,11 @@ import numpy as np
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import (
-    HEAD,
-    NPY_FAILURES,
     array_names,
     check_lengths,
     check_offsets,
-    cure_of,
     fields_from,
-    npy_head,
     single_number,
-    unreadable,
     values_of,
 )
 from headrace.data.formats.columns.byte_spans import Addresses, Units
@@ -30,6 +25,8 @@ from headrace.data.formats.columns.remote_arrays import FixedColumn, Pieces, Rag
 from headrace.data.formats.columns.remote_reader import RemoteColumnsReader, StoredColumn
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.fetched_whole import NotByRanges
+from headrace.data.formats.npy_arrays import HEAD, NPY_FAILURES, npy_head
+from headrace.data.formats.unreadable import cure_of, unreadable
 from headrace.storage.remote_files import RemoteFiles, read_ranges
 
 

@@ -19,13 +19,7 @@ import torch
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.columns import Array, Column, array_of
-from headrace.data.formats.columns.arrays import (
-    ColumnsReader,
-    columns_from,
-    length_of,
-    unreadable,
-    wanted_arrays,
-)
+from headrace.data.formats.columns.arrays import ColumnsReader, columns_from, length_of, wanted_arrays
 from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
@@ -34,6 +28,7 @@ from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.manifest import known_schema, manifest_of, only_known
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, check_size, dtype_of, open_arrays
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import join, objects_below, plain_files, read_small
 from headrace.storage.locations import is_url
 from headrace.storage.remote_files import RemoteFiles

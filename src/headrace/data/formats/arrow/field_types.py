@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.arrow.exact_numbers import is_time
-from headrace.data.formats.columns.arrays import schema_of_text, to_json_text
-from headrace.data.formats.columns.schema import NUMBERS, Field, Kind, Schema
+from headrace.data.formats.columns.schema import NUMBERS, Field, Kind, Schema, schema_of_text, to_json_text
 
 KEY = b"headrace"
 """Where our schema lies in the metadata of Arrow's."""

@@ -11,9 +11,8 @@ from headrace.core.errors import FormatError
 from headrace.data.formats.arrow.columns import from_arrow, to_arrow
 from headrace.data.formats.arrow.exact_numbers import is_time
 from headrace.data.formats.arrow.field_types import KEY, field_from, schema_from
-from headrace.data.formats.columns.arrays import schema_of_text
 from headrace.data.formats.columns.block import widest
-from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.schema import Field, Schema, schema_of_text
 
 CURE = "make all of them with the same columns and types, or name columns that they share with columns="
 

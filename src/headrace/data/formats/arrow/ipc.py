@@ -20,16 +20,16 @@ from headrace.data.formats.arrow.field_types import arrow_schema
 from headrace.data.formats.arrow.file_sets import joined_schema, joined_tables, wanted_of
 from headrace.data.formats.arrow.ipc_ranges import open_table, read_table
 from headrace.data.formats.columns import Block, concatenated
-from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.guards.arrow_messages import check_compressed
 from headrace.data.formats.guards.limits import FREE, allowed, stored_size, too_large
-from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.manifest import files_ending_in, manifest_of
 from headrace.data.formats.other_kinds import FEATHER, refusal_of_kind
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import first_bytes, is_file, is_folder, join
 from headrace.storage.locations import is_url
 

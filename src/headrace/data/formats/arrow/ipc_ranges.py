@@ -31,7 +31,6 @@ from headrace.data.formats.arrow.ipc_layout import (
     read_messages,
 )
 from headrace.data.formats.columns import Array, Column, Keys
-from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.byte_spans import Addresses, Units, exact_units
 from headrace.data.formats.columns.grouping import grouped
 from headrace.data.formats.columns.remote_arrays import FixedColumn, Pieces, RaggedColumn, StoredArray, read_units
@@ -41,6 +40,7 @@ from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards.arrow_messages import BATCH, DICTIONARY, SCHEMA, is_big_endian, record_batch
 from headrace.data.formats.guards.limits import FREE, allowed, check_unfolding, too_large
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.remote_files import RemoteFiles, read_ranges
 

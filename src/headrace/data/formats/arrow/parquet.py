@@ -15,7 +15,6 @@ from headrace.data.formats.arrow.file_sets import joined_schema, wanted_of
 from headrace.data.formats.arrow.ipc import BatchWriter
 from headrace.data.formats.arrow.parquet_files import FAILURES, LocalParquetFiles, ParquetFiles, RemoteParquetFiles
 from headrace.data.formats.columns import Column, Keys, joined
-from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.grouping import grouped
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import BlockReader
@@ -23,9 +22,10 @@ from headrace.data.formats.decoding_whole import decoding_whole
 from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.guards.limits import allowed, check_unfolding
 from headrace.data.formats.guards.parquet_pages import Pages, Pread, leaves_of, look_at
-from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.manifest import files_ending_in, manifest_of
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.files import first_bytes, is_file, is_folder
 from headrace.storage.locations import is_url

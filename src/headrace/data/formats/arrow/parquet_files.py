@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.process.per_process import Handle
-from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.guards.parquet_pages import Pread, leaves_of, start_of
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.remote_files import RangeFile, RemoteFiles, read_ranges
 

@@ -8,43 +8,20 @@ text    NAME.utf8    NAME.offsets
 
 from __future__ import annotations
 
-import io
-import json
-import math
-import re
-import tokenize
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
-
-from headrace.core.errors import FormatError, HeadraceError, MachineError
-from headrace.core.files.disk_names import as_text, on_disk
+from headrace.core.errors import FormatError
 from headrace.core.process.per_process import Handle
-from headrace.core.process.shortage import machine_error, shortage
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.guards.limits import FREE, too_large
-from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.protocol import Names, even_blocks
-from headrace.storage import files
 
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
 KINDS: dict[str, Kind] = {".values": "ragged", ".bytes": "bytes", ".utf8": "text"}
 OFFSETS = ".offsets"
-FORBIDDEN = '/\\%:*?"<>|'
-"""What names of files cannot hold on some system, and `%`, which we write them with."""
 
-NPY_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, KeyError, MemoryError, RecursionError,
-                tokenize.TokenError, Warning)  # fmt: skip
-"""What NumPy raises when bytes of an .npy file are changed at random."""
-
-HEAD = 1 << 14
-"""Bytes in which the head of an .npy file lies: NumPy takes none above 10,000."""
-
-RESTORE = "restore the file"
 
 RUN = 1 << 24
 """Bytes that are read at a time when data are read from the first sample to the last."""
@@ -245,154 +222,3 @@ class ColumnsReader:
         total = Block(self.schema, self._columns.get()).nbytes
         size = int(RUN * self._length / max(total, 1))
         return even_blocks(self._length, min(max(size, 1), RUN))
-
-
-def map_npy(path: Path) -> Array:
-    """Maps an `.npy` file into memory, read-only. Raises `FormatError` if it is not one, or is cut off."""
-    try:
-        with warnings.catch_warnings():
-            # What NumPy warns of in a damaged header comes as an error as well. `np.load` would open archives, too.
-            warnings.simplefilter("ignore")
-            array = np.lib.format.open_memmap(path, "r")
-    except NPY_FAILURES as error:
-        raise unreadable(path, ".npy file", error, cure_of(error)) from error
-    except OSError as error:
-        # Without a file's name the error is of the mapping: no memory (ENOMEM, 12), or a length that the header made up
-        # (EINVAL, 22). All others are the operating system's own words about the path.
-        if error.filename is None and error.errno in (None, 12, 22):
-            raise unreadable(path, ".npy file", error) from error
-        raise
-
-    return np.asarray(array)
-
-
-def npy_head(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Reads the head of an .npy file: shape, Fortran's order or not, type. Raises `ValueError` if it makes no sense."""
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        read = np.lib.format.read_array_header_1_0
-    else:
-        read = np.lib.format.read_array_header_2_0
-
-    # `np.lib.format.read_array` would unpickle objects if allowed to, and take memory for any shape at once.
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects, which is a pickle and is not opened")
-    if min(shape, default=0) < 0:
-        raise ValueError(f"negative dimensions: {shape}")
-    return shape, fortran, dtype
-
-
-def npy_from(data: memoryview) -> Array:
-    """Returns the array of an .npy file in memory: a view of it, read-only, if it is aligned. Raises `NPY_FAILURES`."""
-    head = io.BytesIO(data[:HEAD])
-    shape, fortran, dtype = npy_head(head)
-    count = math.prod(shape)
-    start = head.tell()
-    if count * dtype.itemsize > len(data) - start:
-        raise ValueError(f"{len(data) - start:,} bytes of values, too short for {dtype} {list(shape)}")
-    if count == 0:
-        return np.empty(shape, dtype)
-
-    array: Array = np.frombuffer(data, dtype, count, start)
-    if fortran:
-        array = array.reshape(shape, order="F")
-    else:
-        array = array.reshape(shape)
-
-    # In an archive a member may begin at any byte; torch and some loops of NumPy want whole addresses.
-    if array.flags.aligned:
-        return array
-    return array.copy()
-
-
-def cure_of(error: BaseException) -> str:
-    """Returns what to do about a failure of NumPy."""
-    if not re.search(r"\b(Object arrays|[Pp]ython objects)\b", str(error)):
-        return "restore the file"
-
-    return (
-        "if you trust whoever made it, np.load(..., allow_pickle=True) what it was made of, and save it as numbers, "
-        "text or bytes"
-    )
-
-
-def unreadable(path: object, what: str, error: BaseException, cure: str = RESTORE) -> HeadraceError:
-    """Returns the error for a file that its library refuses: `FormatError`, or `MachineError` if that is to blame."""
-    if isinstance(error, MachineError):
-        return error
-    if (short_of := shortage(error)) is not None:
-        return machine_error(path, f"reading this {what}", short_of, error)
-
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    if "not implemented" in lines[0].lower() and cure == RESTORE:
-        cure = "write it again with types that the library reads, such as integers of 64 bits; the file may be sound"
-    if len(lines[0]) < 300:
-        found = lines[0]
-    else:
-        found = lines[0][:300] + " ..."
-
-    return FormatError.about(f"cannot read this {what}", place=path, found=found, expected=f"a sound {what}", cure=cure)
-
-
-def file_name(name: str) -> str:
-    """Returns the name of an array's file: the array's name, with what file names cannot hold written as %xx."""
-    safe = ""
-    for char in name:
-        if char.isprintable() and char not in FORBIDDEN:
-            safe += char
-        else:
-            safe += quoted(char)
-
-    # A leading dot would hide the file, and `..` would name another folder.
-    if safe.startswith("."):
-        safe = "%2E" + safe[1:]
-    return on_disk(safe + ".npy")
-
-
-def quoted(char: str) -> str:
-    """Returns a character as %xx for each of its bytes."""
-    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogateescape"))
-
-
-def array_name(file: str) -> str:
-    """Returns the array's name, from `file_name`."""
-    from urllib.parse import unquote
-
-    return unquote(as_text(file).removesuffix(".npy"), errors="surrogateescape")
-
-
-def to_json_text(schema: Schema) -> str:
-    """Returns a schema as text, for formats that have a place for it."""
-    return json.dumps(schema.to_json())
-
-
-def schema_of_text(text: str | bytes | None, place: object) -> Schema | None:
-    """Returns a schema from what `to_json_text` returned; None for None."""
-    if text is None:
-        return None
-
-    try:
-        plain = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise unreadable(place, "description of columns", error) from error
-
-    return Schema.from_json(plain, place)
-
-
-def plain_files(folder: str) -> list[str]:
-    """Returns the names of the files in a folder, sorted, without hidden ones and manifests; empty if unreadable."""
-    names = files.plain_files(folder)
-    if MANIFEST in names:
-        names.remove(MANIFEST)
-    return names
-
-
-def files_ending_in(folder: str, suffixes: str | tuple[str, ...]) -> list[str]:
-    """Returns the names among `plain_files` that end in one of the suffixes."""
-    names = []
-    for name in plain_files(folder):
-        if name.endswith(suffixes):
-            names.append(name)
-
-    return names

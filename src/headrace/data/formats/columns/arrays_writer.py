@@ -10,9 +10,11 @@ import numpy as np
 
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block
-from headrace.data.formats.columns.arrays import array_names, arrays_of, file_name, map_npy
+from headrace.data.formats.columns.arrays import array_names, arrays_of
 from headrace.data.formats.columns.schema import Schema
+from headrace.data.formats.file_names import file_name
 from headrace.data.formats.manifest import commit_with_manifest
+from headrace.data.formats.npy_arrays import map_npy
 
 
 class NpyFile:

@@ -10,6 +10,7 @@ text      a string                                  the same, of UTF-8
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from headrace.core.errors import FormatError, UsageError, wrong_argument
+from headrace.data.formats.unreadable import unreadable
 
 Kind = Literal["fixed", "ragged", "bytes", "text"]
 
@@ -160,3 +162,21 @@ def _field_from(plain: Mapping[str, Any]) -> Field:
 
     labels = tuple(map(str, plain.get("labels", ())))
     return Field(name, kind, dtype, shape, labels)
+
+
+def to_json_text(schema: Schema) -> str:
+    """Returns a schema as text, for formats that have a place for it."""
+    return json.dumps(schema.to_json())
+
+
+def schema_of_text(text: str | bytes | None, place: object) -> Schema | None:
+    """Returns a schema from what `to_json_text` returned; None for None."""
+    if text is None:
+        return None
+
+    try:
+        plain = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise unreadable(place, "description of columns", error) from error
+
+    return Schema.from_json(plain, place)

@@ -16,16 +16,16 @@ import pyarrow as pa
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.arrow.file_sets import joined_schema, joined_tables, wanted_of
-from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.decoding_whole import decoding_whole
 from headrace.data.formats.growing_file import GrowingFile, GrowingFileWriter
 from headrace.data.formats.guards.limits import stored_size
-from headrace.data.formats.manifest import known_schema, manifest_of
+from headrace.data.formats.manifest import files_ending_in, known_schema, manifest_of
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import is_file, is_folder
 
 LARGE = 64 << 20

@@ -14,8 +14,8 @@ import numpy as np
 
 from headrace.core.files.regular_files import SIDE_FILE, read_side_file
 from headrace.data.formats.columns import Array
-from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.tar.shard_index import LocalBytes, TarIndex, as_text, walk_headers
+from headrace.data.formats.unreadable import unreadable
 
 MAGIC = b"HRTARIX1"
 

@@ -14,11 +14,12 @@ import numpy as np
 from headrace.core.errors import FormatError
 from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, SampleOrigin, column_from, exactly, joined
-from headrace.data.formats.columns.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.npy_arrays import NPY_FAILURES, npy_from
 from headrace.data.formats.tar.shard_files import Run, TarFiles
 from headrace.data.formats.tar.shard_index import TarIndex
+from headrace.data.formats.unreadable import cure_of, unreadable
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.telemetry.progress import bytes_bar
 

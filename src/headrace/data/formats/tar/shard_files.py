@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from headrace.core.process.descriptors import ReadOnlyFile
 from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Array
-from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.tar.kept_index import index_from, index_of, index_path
 from headrace.data.formats.tar.shard_index import TarIndex, walk_headers
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.files import is_file
 from headrace.storage.remote_files import RemoteFiles, read_into, read_ranges

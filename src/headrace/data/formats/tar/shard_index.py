@@ -15,8 +15,8 @@ import numpy as np
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Array
-from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.guards.limits import check_unfolding
+from headrace.data.formats.unreadable import unreadable
 
 LOGGER = logging.getLogger("headrace")
 

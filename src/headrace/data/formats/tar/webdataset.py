@@ -26,16 +26,16 @@ import numpy as np
 from headrace.core.errors import FormatError
 from headrace.core.randomness.counter_based import spread
 from headrace.data.formats.columns import Block, field_of
-from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.growing_file import GrowingFileWriter
-from headrace.data.formats.manifest import Manifest, manifest_of
+from headrace.data.formats.manifest import Manifest, files_ending_in, manifest_of
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.data.formats.tar.kept_index import keep_index
 from headrace.data.formats.tar.sample_reader import KEY, TarReader, decoded, new_bytes, place_of_file
 from headrace.data.formats.tar.shard_files import LocalTarFiles, RemoteTarFiles, TarFiles
 from headrace.data.formats.tar.shard_index import TarIndex
+from headrace.data.formats.unreadable import unreadable
 from headrace.storage.files import first_bytes, is_file, is_folder
 from headrace.storage.locations import is_url
 
