@@ -60,7 +60,6 @@ MORE_IMPORTS = {
     "data/formats/arrow/ipc.py": 18,
     "data/stored.py": 18,
     "workers/inline.py": 18,
-    "data/convert/bucket/packing.py": 17,
     "data/formats/huggingface.py": 17,
     "data/live/dataset.py": 17,
     "data/staged/planning.py": 17,

@@ -2,106 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import tempfile
 import threading
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import headrace
-from headrace.core.errors import DatasetError, FormatError, HeadraceError, ObjectNotFoundError, StorageError
-from headrace.data.convert.bucket import run_lock
+from headrace.core.errors import (
+    DatasetError,
+    FormatError,
+    HeadraceError,
+    ObjectNotFoundError,
+    StorageError,
+)
 from headrace.data.convert.bucket.packing import spool_of
 from headrace.data.convert.bucket.uploads import UploadStopped, upload_file
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
 from headrace.data.convert.verify import verify
-from headrace.storage.locations import Location
 from headrace.storage.stores.cloud_requests import PART_BYTES
-from headrace.storage.stores.objects import Store
-from headrace.storage.stores.opening import open_store
-from tests.data.convert.packing import COUNT, PIECE, Child, files_in
+from tests.data.convert.buckets import NAMES, Bucket
+from tests.data.convert.packing import COUNT, files_in
 from tests.data.formats.samples import assert_same, read, usual, write
 from tests.servers.faulty import FaultyServer
 from tests.servers.ray import RayCluster
-from tests.servers.seaweed import SECRET_KEY, Seaweed
+from tests.servers.seaweed import SECRET_KEY
 from tests.storage.conftest import no_credentials_of_the_user
 
 __all__ = ["no_credentials_of_the_user"]
 
 pytestmark = pytest.mark.usefixtures("small_pieces")
-
-NAMES = {"arrow": "data", "webdataset": "data", "parquet": "data", "memmap": "data", "hdf5": "data.h5", "npz": "a.npz"}
-
-
-@dataclass
-class Bucket:
-    """A folder of the bucket "open" that no other test uses, and a source."""
-
-    server: Seaweed
-    folder: str
-    root: Path
-    source: Path
-
-    @property
-    def options(self) -> dict[str, object]:
-        return self.server.options
-
-    @property
-    def store(self) -> Store:
-        return open_store(Location("s3", "open", ""), self.options)
-
-    def url(self, name: str = "data") -> str:
-        return f"s3://open/{self.folder}/{name}"
-
-    def pack(self, format: str = "arrow", name: str = "data", **options: Any) -> Any:
-        made = PackOptions(format, **options)
-        return pack(self.source, self.url(name), made, workers=1, target_options=self.options)
-
-    def objects(self) -> dict[str, bytes]:
-        found = {}
-        for page in self.store.list(self.folder):
-            for info in page:
-                found[info.key.removeprefix(f"{self.folder}/")] = bytes(self.store.read_whole(info.key)[0])
-        return found
-
-    def here(self, format: str = "arrow", name: str = "data", **options: Any) -> dict[str, bytes]:
-        """What the same pack makes on this machine."""
-        target = self.root / "here" / uuid.uuid4().hex / name
-        pack(self.source, target, PackOptions(format, **options), workers=1)
-        return files_in(target.parent)
-
-    def child(self, *more: str, stop: tuple[str, int]) -> Child:
-        """The command, which waits before a moment; credentials come from the environment."""
-        arguments = [str(self.source), self.url(), *more]
-        return Child({"arguments": arguments, "stop": stop, "limit": 0, "piece": PIECE}, self.root)
-
-
-@pytest.fixture
-def bucket(shared_seaweed: Seaweed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    spools = tmp_path / "spools"
-    spools.mkdir()
-    monkeypatch.setenv("TMPDIR", str(spools))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    source = write("npz", tmp_path / "source.npz", [usual("npz", COUNT, seed=1)])
-    yield Bucket(shared_seaweed, uuid.uuid4().hex, tmp_path, source)
-    monkeypatch.setattr(tempfile, "tempdir", None)
-
-
-@pytest.fixture
-def in_environment(shared_seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = shared_seaweed.options
-    monkeypatch.setenv("AWS_ENDPOINT_URL", shared_seaweed.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", str(options["access_key_id"]))
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", str(options["secret_access_key"]))
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-
 
 # -- what is made ----------------------------------------------------------------------------------------------------
 
@@ -179,7 +111,6 @@ def test_an_object_that_was_changed_in_between_is_uploaded_again(bucket: Bucket)
 
     with pytest.raises(Interrupted):
         pack(bucket.source, bucket.url(), PackOptions(), workers=1, report=interrupt, target_options=bucket.options)
-    assert not any("run-" in name for name in bucket.objects())
     bucket.store.write(f"{bucket.folder}/data/part-00000.arrow", [b"other"])
     made = bucket.pack()
     assert 0 < made.kept < made.pieces
@@ -202,57 +133,9 @@ def test_an_upload_that_is_given_up_leaves_nothing(bucket: Bucket) -> None:
     file = bucket.root / "large"
     file.write_bytes(bytes(3 * PART_BYTES))
     with pytest.raises(UploadStopped):
-        upload_file(bucket.store, f"{bucket.folder}/large", file, lambda count: stopped.set(), stopped)
+        upload_file(bucket.store, f"{bucket.folder}/large", file, lambda: None, lambda count: stopped.set(), stopped)
     assert {} == bucket.objects()
     assert [] == bucket.server.unfinished_uploads("open")
-
-
-# -- two at once -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("in_environment")
-@pytest.mark.parametrize("machine", ["the same", "another"])
-def test_a_second_pack_is_refused_and_the_first_one_completes(
-    bucket: Bucket, machine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = bucket.child("--workers", "1", stop=("piece", 3))
-    try:
-        first.wait_until_there()
-        if machine == "another":
-            (bucket.root / "elsewhere").mkdir()
-            monkeypatch.setattr(tempfile, "tempdir", str(bucket.root / "elsewhere"))
-        with pytest.raises(DatasetError, match="another pack is writing this target") as caught:
-            bucket.pack(shuffle=4)
-        assert "wait until it has ended" in str(caught.value)
-        assert (machine == "another") == ("/run-" in str(caught.value))
-        status, text = first.end()
-    finally:
-        first.close()
-
-    assert (0, False) == (status, "Traceback" in text)
-    assert bucket.here() == bucket.objects()
-
-
-def test_the_lock_of_a_machine_that_is_gone_is_forgotten(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = f"{bucket.folder}/data/.headrace-packing/run-0"
-    bucket.store.write(key, [json.dumps({"machine": "gone"}).encode()])
-    with pytest.raises(DatasetError, match="another pack is writing this target"):
-        bucket.pack()
-    monkeypatch.setattr(run_lock, "STALE", -1.0)
-    bucket.pack()
-    assert bucket.here() == bucket.objects()
-
-
-def test_a_pack_that_lost_its_lock_does_not_complete(bucket: Bucket) -> None:
-    def take_over(done: int, total: int) -> None:
-        for name in bucket.objects():
-            if "/run-" in name:
-                bucket.store.delete(f"{bucket.folder}/{name}")
-
-    with pytest.raises(DatasetError, match="another pack has taken this target over"):
-        pack(bucket.source, bucket.url(), PackOptions(), workers=1, report=take_over, target_options=bucket.options)
-    assert "data/headrace.json" not in bucket.objects()
 
 
 # -- what cannot be done ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from headrace.data.convert.plan import PackOptions
 from headrace.data.convert.verify import verify
 from headrace.data.formats.registry import open_reader
 from headrace.measure.bench.disk import footprint_of
-from tests.data.convert.test_bucket import Bucket, bucket  # noqa: F401 - a fixture
+from tests.data.convert.buckets import Bucket
 from tests.data.formats.samples import all_of, assert_same, read, usual, write
 from tests.servers.faulty import FaultyServer
 from tests.storage.conftest import no_credentials_of_the_user  # noqa: F401 - a fixture, for these tests, too
@@ -110,7 +110,7 @@ def test_other_data_beside_an_old_manifest_are_refused_with_the_cure(packed: Pat
         headrace.open(packed)
 
 
-def test_a_bucket_holds_the_manifest_beside_the_folder(bucket: Bucket, source: Path) -> None:  # noqa: F811
+def test_a_bucket_holds_the_manifest_beside_the_folder(bucket: Bucket, source: Path) -> None:
     def pack_there(format: str) -> None:
         pack(source, bucket.url("photos"), PackOptions(format), workers=1, target_options=bucket.options)
 
@@ -139,7 +139,7 @@ def test_a_bucket_holds_the_manifest_beside_the_folder(bucket: Bucket, source: P
     assert json.loads(bucket.objects()["photos/headrace.json"])["format"] == "memmap"
 
 
-def test_other_objects_are_not_taken_for_packed_ones(bucket: Bucket, source: Path) -> None:  # noqa: F811
+def test_other_objects_are_not_taken_for_packed_ones(bucket: Bucket, source: Path) -> None:
     bucket.store.write(f"{bucket.folder}/photos/mine.txt", [b"mine"])
     with pytest.raises(FormatError, match="which headrace did not pack"):
         pack(source, bucket.url("photos"), PackOptions("folder"), workers=1, target_options=bucket.options)

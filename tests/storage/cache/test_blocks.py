@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from pathlib import Path
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
 from headrace.storage.cache import DiskCache
-from headrace.storage.cache.evictor import Evictor
-from headrace.storage.cache.removal import take_blocks, take_file
+from headrace.storage.cache.removal import take_file
 from tests.belongings import open_files
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content, disk_use, file_of, fork, read, status_of
@@ -111,101 +109,10 @@ def test_a_limit_below_one_block_is_refused(open_cache: Opener) -> None:
         cache.open_object(URL, "e1", 1 << 20, 1 << 17)
 
 
-# -- eviction ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_block_with_the_farthest_next_use_leaves(open_cache: Opener) -> None:
-    cache = open_cache(4096 + 3 * BLOCK)
-    cached = cache.open_object(URL, "e1", SIZE, BLOCK)
-    for number, next_use in ((0, 30), (1, 20), (2, 10)):
-        assert cached.insert(number * BLOCK, DATA[number * BLOCK : (number + 1) * BLOCK], next_use)
-
-    assert not cached.insert(3 * BLOCK, DATA[3 * BLOCK : 4 * BLOCK], 40)
-    assert [True, True, True, False] == [cached.has(n * BLOCK, n * BLOCK + 1) for n in range(4)]
-    assert cached.insert(3 * BLOCK, DATA[3 * BLOCK : 4 * BLOCK], 25)
-    assert [False, True, True, True] == [cached.has(n * BLOCK, n * BLOCK + 1) for n in range(4)]
-    cached.set_next_use(2 * BLOCK, 3 * BLOCK, 99)
-    assert cached.insert(0, DATA[:BLOCK], 50)
-    assert [True, True, False, True] == [cached.has(n * BLOCK, n * BLOCK + 1) for n in range(4)]
-    assert DATA[: 2 * BLOCK] == read(cached, 0, 2 * BLOCK)
-    assert disk_use(cache) == cache.used() <= 4096 + 3 * BLOCK
-
-
-def test_objects_of_one_block_leave_with_their_headers(open_cache: Opener) -> None:
-    cache = open_cache(3 * 2 * BLOCK)
-    objects = [cache.open_object(f"{URL}{number}", "e", BLOCK, BLOCK) for number in range(6)]
-    for number, cached in enumerate(objects):
-        assert cached.insert(0, content(cached.url, BLOCK), 100 - number)
-        assert disk_use(cache) == cache.used() <= 3 * 2 * BLOCK + BLOCK
-    assert [False, False, False] == [cached.has(0, 1) for cached in objects[:3]]
-    for cached in objects[4:]:
-        assert content(cached.url, BLOCK) == read(cached, 0, BLOCK)
-
-
-def test_what_nobody_plans_to_use_leaves_first_and_the_oldest_of_it(open_cache: Opener) -> None:
-    before = open_cache()
-    old = [before.open_object(f"{URL}{number}", "e", BLOCK, BLOCK) for number in range(3)]
-    for number, cached in enumerate(old):
-        assert cached.insert(0, content(cached.url, BLOCK))
-        os.utime(file_of(cached, before), (10 - number, 10 - number))
-    names = [file_of(cached, before) for cached in old]
-    before.close()
-
-    cache = open_cache(4 * 2 * BLOCK)
-    wanted = cache.open_object(old[2].url, "e", BLOCK, BLOCK)
-    wanted.set_next_use(0, BLOCK, 5)
-    for number in range(2):
-        fresh = cache.open_object(f"new{number}", "e", BLOCK, BLOCK)
-        assert fresh.insert(0, content(fresh.url, BLOCK), 1000)
-    assert [True, False, True] == [name.exists() for name in names]
-
-
-def test_blocks_of_another_living_job_leave_only_when_none_of_ones_own_is_left(open_cache: Opener) -> None:
-    theirs = open_cache(job=1)
-    other = theirs.open_object("other", "e", BLOCK, BLOCK)
-    assert other.insert(0, content("other", BLOCK))
-
-    ours = open_cache(2 * 2 * BLOCK + BLOCK, job=2)
-    objects = [ours.open_object(f"{URL}{number}", "e", BLOCK, BLOCK) for number in range(3)]
-    assert objects[0].insert(0, content(objects[0].url, BLOCK), 10)
-    assert objects[1].insert(0, content(objects[1].url, BLOCK), 5)
-    assert [True, False, True] == [other.has(0, 1), *(cached.has(0, 1) for cached in objects[:2])]
-
-    take_file(ours.node, objects[1].name)
-    ours._evictor.forget(objects[1].name, 0)
-    assert objects[2].insert(0, content(objects[2].url, BLOCK), 10)
-    large = ours.open_object("large", "e", 3 * BLOCK, 4 * BLOCK)
-    assert large.insert(0, content("large", 3 * BLOCK), 1)
-    assert not other.has(0, 1)
-
-
-def test_a_claimed_block_does_not_leave(open_cache: Opener) -> None:
-    cache = open_cache()
-    cached = cache.open_object(URL, "e1", SIZE, BLOCK)
-    assert cached.insert(0, DATA[: 4 * BLOCK])
-    with cached.claim(BLOCK, 2 * BLOCK) or pytest.fail("claimed by nobody"):
-        assert 2 * BLOCK == take_blocks(cache.node, cached.name, [0, 1, 2])
-        assert 0 == take_file(cache.node, cached.name)
-    assert [(0, BLOCK), (2 * BLOCK, 3 * BLOCK)] == cached.missing(0, 4 * BLOCK)
-    assert disk_use(cache) == cache.used()
-
-
-def test_whole_objects_leave_where_the_file_system_cannot_punch_holes(
-    open_cache: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.storage.cache.removal.punch_hole", lambda *_: False)
-    cache = open_cache(4096 + 2 * BLOCK)
-    cached = cache.open_object(URL, "e1", SIZE, BLOCK)
-    assert cached.insert(0, DATA[: 2 * BLOCK], 5)
-    assert not cached.insert(2 * BLOCK, DATA[2 * BLOCK : 3 * BLOCK], 3) or cached.has(2 * BLOCK, 3 * BLOCK)
-    assert disk_use(cache) <= 4096 + 2 * BLOCK
-    assert read(cached, 0, BLOCK) in (None, DATA[:BLOCK])
-
-
 # -- a file against a model --------------------------------------------------------------------------------------------
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["insert", "evict", "remove", "read", "reopen"]), st.integers(0, 10), st.integers(1, 4)),
+    st.tuples(st.sampled_from(["insert", "remove", "read", "reopen"]), st.integers(0, 10), st.integers(1, 4)),
     max_size=25,
 )
 
@@ -227,9 +134,6 @@ def test_a_cache_says_what_a_dictionary_says(
         if step == "insert":
             assert cached.insert(start, data[start:stop])
             model |= {*numbers}
-        elif step == "evict":
-            take_blocks(cache.node, cached.name, [*numbers])
-            model -= {*numbers}
         elif step == "remove":
             take_file(cache.node, cached.name)
             model.clear()
@@ -439,8 +343,8 @@ def test_threads_read_and_evict_at_the_same_time(open_cache: Opener) -> None:
                 wrong.append((index, start))
             else:
                 hits.append(index)
-            if draw.random() < 0.3:
-                take_blocks(cache.node, objects[index].name, [draw.randrange(11)])
+            if draw.random() < 0.05:
+                take_file(cache.node, objects[index].name, claimed=True)
 
     threads = [threading.Thread(target=reader, args=(seed,)) for seed in range(3)]
     for thread in threads:
@@ -460,18 +364,3 @@ def test_few_files_stay_open(open_cache: Opener, tmp_path: Path) -> None:
         assert cached.insert(0, DATA[: 2 * BLOCK])
         assert DATA[:5] == read(cached, 0, 5)
     assert 0 < len(open_files(tmp_path)) - before <= 64 + 17
-
-
-def test_an_evictor_looks_into_a_file_of_which_it_plans_only_a_part(
-    open_cache: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = open_cache()
-    assert before.open_object(URL, "e1", SIZE, BLOCK).insert(0, DATA[: 4 * BLOCK])
-    before.close()
-
-    cache = open_cache(4096 + 4 * BLOCK)
-    cached = cache.open_object(URL, "e1", SIZE, BLOCK)
-    cached.set_next_use(0, 2 * BLOCK, 7)
-    assert cached.insert(5 * BLOCK, DATA[5 * BLOCK : 7 * BLOCK], 8)
-    assert [(2 * BLOCK, 5 * BLOCK)] == cached.missing(0, 7 * BLOCK)
-    assert isinstance(cache._evictor, Evictor)

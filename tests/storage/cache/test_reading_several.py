@@ -1,4 +1,4 @@
-"""Several spans of an object, read with one look at its generation."""
+"""Several spans of an object, read at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.storage.cache.open_files import OpenFile
-from headrace.storage.cache.removal import take_blocks
+from headrace.storage.cache.removal import take_file
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content
 
@@ -32,10 +32,11 @@ def test_all_of_them_are_right_or_it_is_told(
     cache = open_cache()
     cached = cache.open_object(URL, f"e{next(VERSIONS)}", BLOCKS * BLOCK, BLOCK)
     data = content(URL, BLOCKS * BLOCK)
-    assert cached.insert(0, data)
-    if seen:
-        assert cached.read_into(0, len(data), bytearray(len(data)))
-    take_blocks(cache.node, cached.name, sorted(gone))
+    for number in {*range(BLOCKS)} - gone:
+        part = data[number * BLOCK : (number + 1) * BLOCK]
+        assert cached.insert(number * BLOCK, part)
+        if seen:
+            assert cached.read_into(number * BLOCK, (number + 1) * BLOCK, bytearray(BLOCK))
 
     wanted = [(start, min(start + length, len(data))) for start, length in spans]
     buffers = [bytearray(stop - start) for start, stop in wanted]
@@ -47,7 +48,7 @@ def test_all_of_them_are_right_or_it_is_told(
         assert buffers == [data[start:stop] for start, stop in wanted]
 
 
-def test_a_block_that_leaves_while_others_are_read_is_not_delivered(
+def test_an_object_that_leaves_between_two_spans_is_missing(
     open_cache: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = open_cache()
@@ -62,12 +63,13 @@ def test_a_block_that_leaves_while_others_are_read_is_not_delivered(
         nonlocal reads
         reads += 1
         if reads == 2:
-            assert take_blocks(cache.node, cached.name, [7]) == BLOCK
+            assert take_file(cache.node, cached.name)
         return read_fully(self, out, length, position)
 
     monkeypatch.setattr(OpenFile, "read_fully", disturbed)
     buffers = [bytearray(BLOCK), bytearray(BLOCK)]
     spans = [(0, BLOCK, buffers[0]), (7 * BLOCK, 8 * BLOCK, buffers[1])]
     assert not cached.read_several(spans)
-    assert cached.read_several(spans[:1])
-    assert buffers[0] == data[:BLOCK]
+    assert cached.insert(0, data)
+    assert cached.read_several(spans)
+    assert buffers == [data[:BLOCK], data[7 * BLOCK : 8 * BLOCK]]

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NoReturn
 
 from headrace.core.errors import DatasetError
 from headrace.core.files.atomic_file import sync_file, sync_folder, write_atomically
@@ -26,6 +27,12 @@ from headrace.data.formats.shards import shard_name
 
 MAKING = "making-"
 SEEN = "seen-"
+
+
+def raise_busy(target: str | Path) -> NoReturn:
+    """Raises `DatasetError` for a target whose lock another process holds."""
+    cure = "wait until it has ended, or choose another target"
+    raise DatasetError.about("another pack is writing this target", place=target, found="its lock", cure=cure)
 
 
 class StagingArea:
@@ -42,11 +49,7 @@ class StagingArea:
 
     def locked(self) -> AbstractContextManager[None]:
         """Keeps every other process away from the target. Raises `DatasetError` if one is at it."""
-        return locked(self.path / "lock", self._busy)
-
-    def _busy(self) -> None:
-        cure = "wait until it has ended, or choose another target"
-        raise DatasetError.about("another pack is writing this target", place=self.target, found="its lock", cure=cure)
+        return locked(self.path / "lock", lambda: raise_busy(self.target))
 
     def prepare(self) -> list[int]:
         """Returns the pieces that are missing; those of an earlier run of the same plan stay, others are removed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,29 @@ def run_job(  # noqa: PLR0913 - what is made, where, and who is told
     make_pieces(job, missing, workers, method=method, place=place, made=count)
 
 
+@dataclass(frozen=True)
+class PackSource:
+    """How the source is opened, in each process."""
+
+    trust: bool
+    options: Mapping[str, object]
+    """Of the store that it lies in."""
+    reader: Reader | None = None
+    """Of a source that cannot be opened by its place alone; sent to each process."""
+
+    def open(self, plan: PackPlan) -> Reader:
+        """Opens it for a plan."""
+        return self.reader or open_reader(
+            plan.source, trust=self.trust, columns=plan.options.columns, options=self.options
+        )
+
+
 class PackJob:
     """The pieces of a plan, as a job for several processes."""
 
-    def __init__(
-        self, plan: PackPlan, *, trust: bool, source_options: Mapping[str, object], reader: Reader | None = None
-    ) -> None:
-        """reader: of a source that cannot be opened by its place alone; sent to each process."""
+    def __init__(self, plan: PackPlan, source: PackSource) -> None:
         self.plan = plan
-        self._given = reader
-        self._trust = trust
-        self._source_options = source_options
+        self._source = source
         self.staging = StagingArea(Path(plan.target), plan.digest(), plan.pieces, suffix_of(plan))
         self._reader: Reader | None = None
 
@@ -90,12 +103,24 @@ class PackJob:
         return self.staging.path
 
     def begin(self) -> None:
-        self._reader = self._given or open_reader(
-            self.plan.source, trust=self._trust, columns=self.plan.options.columns, options=self._source_options
-        )
+        self._reader = self._source.open(self.plan)
 
     def make(self, piece: int) -> None:
         self.staging.keep(piece, lambda path: self._write(path, piece))
+
+    def run(self, workers_for: Callable[[int], int], report: Report, on: On) -> tuple[int, list[str]]:
+        """Makes what is missing, and puts the target in place; holds the lock of the staging area meanwhile.
+
+        workers_for: returns how many processes make so many pieces. Returns how many pieces an earlier run had left,
+        and the number and fault of each image that cannot be decoded.
+        """
+        with self.staging.locked():
+            missing = self.staging.prepare()
+            run_job(self, self.plan, missing, workers_for(len(missing)), report, place=self.staging.path, on=on)
+            bad = self.bad_samples()
+            self.assemble()
+
+        return self.plan.pieces - len(missing), bad
 
     def _write(self, path: Path, piece: int) -> None:
         if self._reader is None:

@@ -24,7 +24,7 @@ from headrace.core.text.urls import shown_url
 from headrace.data.building.pool import On, Report, check_on
 from headrace.data.convert.bucket.packing import MakePlan, PackedPieces, PieceMaking, pack_to_bucket, spool_of
 from headrace.data.convert.bucket.target import BucketTarget
-from headrace.data.convert.job import PackJob, run_job
+from headrace.data.convert.job import PackJob, PackSource
 from headrace.data.convert.packed import NAMED, Packed
 from headrace.data.convert.plan import PackOptions, PackPlan, is_in_folder, is_whole, make_plan
 from headrace.data.formats.atomic_target import AtomicTarget
@@ -97,17 +97,17 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     if is_url(given):
         reading = options_for(given, source_options, "headrace.pack", "source_options")
 
-    way = PieceMaking(trust, workers, cores(), report or _silent, reading, rows, on)
+    way = PieceMaking(PackSource(trust, reading, rows), workers, cores(), report or _silent, on)
     if is_url(place):
         format_named(options.format)
         folder = is_in_folder(options.format, parse(place).key.strip("/"))
         bucket = BucketTarget(place, target_options, options.format, folder=folder)
         place = bucket.url
-        made = _pack_there(bucket, lambda: _plan(given, bucket.url, options, way), way)
+        made = _pack_there(bucket, lambda: _plan(given, bucket.url, options, way.source), way)
     else:
         place = bound_path(place)
         check_name(place)
-        made = _pack_here(_plan(given, place, options, way), way)
+        made = _pack_here(_plan(given, place, options, way.source), way)
 
     seconds = time.perf_counter() - began
     pieces = made.plan.pieces
@@ -138,18 +138,18 @@ def _check_call(source: object, target: object, options: object, workers: int, o
     check_on(on, "headrace.pack")
 
 
-def _plan(source: str, target: str, options: PackOptions, way: PieceMaking) -> PackPlan:
+def _plan(given: str, target: str, options: PackOptions, source: PackSource) -> PackPlan:
     """Opens the source, and plans. Raises what either does, and `UsageError` if source and target overlap."""
-    if way.reader is not None:
-        return make_plan(way.reader, target, options)
+    if source.reader is not None:
+        return make_plan(source.reader, target, options)
 
-    if not is_url(source):
-        reader = open_reader(source, trust=way.trust, columns=options.columns)
+    if not is_url(given):
+        reader = open_reader(given, trust=source.trust, columns=options.columns)
         _check_apart(reader.place, target)
         return make_plan(reader, target, options)
 
-    with lookup(way.source_options):
-        reader = open_reader(source, trust=way.trust, columns=options.columns, options=way.source_options)
+    with lookup(source.options):
+        reader = open_reader(given, trust=source.trust, columns=options.columns, options=source.options)
         _check_apart(reader.place, target)
         return make_plan(reader, target, options)
 
@@ -166,16 +166,11 @@ def _pack_there(bucket: BucketTarget, make_plan: MakePlan, way: PieceMaking) -> 
 
 def _pack_here(plan: PackPlan, way: PieceMaking) -> PackedPieces:
     """Packs to a path of this machine."""
-    job = PackJob(plan, trust=way.trust, source_options=way.source_options, reader=way.reader)
+    job = PackJob(plan, way.source)
     try:
         # Says now what would be in the way after hours of work.
         AtomicTarget(plan.target, folder=plan.in_folder).abort()
-        with job.staging.locked():
-            missing = job.staging.prepare()
-            workers = way.workers_for(len(missing))
-            run_job(job, plan, missing, workers, way.report, place=job.staging.path, on=way.on)
-            bad = job.bad_samples()
-            job.assemble()
+        kept, bad = job.run(way.workers_for, way.report, way.on)
     except OSError as error:
         if isinstance(error, HeadraceError):
             raise
@@ -191,7 +186,7 @@ def _pack_here(plan: PackPlan, way: PieceMaking) -> PackedPieces:
     else:
         files = [path]
 
-    return PackedPieces(plan, plan.pieces - len(missing), bad, stored_size(files), len(files))
+    return PackedPieces(plan, kept, bad, stored_size(files), len(files))
 
 
 def _captured(log: Any, target: str | os.PathLike[str], options: PackOptions, report: Report) -> Packed:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import math
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from headrace.data.formats.shards import stamp_of
 from headrace.data.images import holds_images
 from headrace.samplers.permutation import Permutation
 from headrace.storage.locations import is_url
+from headrace.version import __version__
 
 IN_SHARDS = {
     "arrow": ".arrow",
@@ -44,8 +47,8 @@ SHARD = 512 << 20
 
 LOOKED_AT = 256
 
-NOTES = 2
-"""Version of what is noted of a piece; pieces of another version are made again."""
+RESIZED_BY = ("pillow", "simplejpeg", "opencv-python-headless", "opencv-python")
+"""The libraries that decode and encode images."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +129,32 @@ class PackPlan:
         return is_in_folder(self.options.format, self.target)
 
     def digest(self) -> str:
-        """Returns a text that differs if anything in the plan does."""
+        """Returns a text that differs if anything does that the bytes of the pieces depend on."""
         source = self.source
         if not is_url(source):
             source = str(Path(source).absolute())
 
         plain: dict[str, Any] = {
             "source": source, "length": self.length, "schema": self.schema.to_json(),
-            "options": vars(self.options), "edges": self.edges, "stamp": self.stamp, "notes": NOTES,
+            "options": vars(self.options), "edges": self.edges, "stamp": self.stamp,
+            "versions": self._versions(),
         }  # fmt: skip
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+    def _versions(self) -> dict[str, str]:
+        """Returns the versions of all that makes the bytes, by name; "" for what is not installed."""
+        libraries = ["numpy", *FORMATS[self.options.format].written_by]
+        if self.options.resize is not None:
+            libraries += RESIZED_BY
+
+        versions = {"headrace": __version__, "python": platform.python_version()}
+        for name in libraries:
+            try:
+                versions[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                versions[name] = ""
+
+        return versions
 
 
 def is_in_shards(format: str, target: str) -> bool:

@@ -51,23 +51,26 @@ class RegisteredFormat(NamedTuple):
     in_folders: bool = False
     """Whether a folder is in it by the endings of most of its files; see `folder_form.py`."""
 
+    written_by: tuple[str, ...] = ()
+    """The libraries, besides NumPy, whose versions may change the bytes of its files."""
+
 
 FORMATS = {
-    "arrow": RegisteredFormat("arrow.ipc", by_ranges=True, mapped=True, in_folders=True),
+    "arrow": RegisteredFormat("arrow.ipc", by_ranges=True, mapped=True, in_folders=True, written_by=("pyarrow",)),
     "memmap": RegisteredFormat("memmap", by_ranges=True, mapped=True, in_folders=True),
-    "parquet": RegisteredFormat("arrow.parquet", by_ranges=True, in_folders=True),
+    "parquet": RegisteredFormat("arrow.parquet", by_ranges=True, in_folders=True, written_by=("pyarrow",)),
     "webdataset": RegisteredFormat("tar.webdataset", by_ranges=True, in_folders=True),
-    "lmdb": RegisteredFormat("lmdb_store"),
-    "hdf5": RegisteredFormat("hdf5", mapped=True),
+    "lmdb": RegisteredFormat("lmdb_store", written_by=("lmdb",)),
+    "hdf5": RegisteredFormat("hdf5", mapped=True, written_by=("h5py",)),
     "npz": RegisteredFormat("npz", mapped=True),
     "npy": RegisteredFormat("npy", by_ranges=True, mapped=True),
     "idx": RegisteredFormat("idx", by_ranges=True, mapped=True),
-    "tensordict": RegisteredFormat("tensordict_memmap", by_ranges=True, mapped=True),
-    "huggingface": RegisteredFormat("huggingface", by_ranges=True, mapped=True),
-    "pt": RegisteredFormat("pt_files", by_ranges=True, in_folders=True),
-    "csv": RegisteredFormat("csv_files:CSV", in_folders=True),
-    "tsv": RegisteredFormat("csv_files:TSV", in_folders=True),
-    "jsonl": RegisteredFormat("json_lines:JSON_LINES", in_folders=True),
+    "tensordict": RegisteredFormat("tensordict_memmap", by_ranges=True, mapped=True, written_by=("torch",)),
+    "huggingface": RegisteredFormat("huggingface", by_ranges=True, mapped=True, written_by=("pyarrow",)),
+    "pt": RegisteredFormat("pt_files", by_ranges=True, in_folders=True, written_by=("torch",)),
+    "csv": RegisteredFormat("csv_files:CSV", in_folders=True, written_by=("pyarrow",)),
+    "tsv": RegisteredFormat("csv_files:TSV", in_folders=True, written_by=("pyarrow",)),
+    "jsonl": RegisteredFormat("json_lines:JSON_LINES", in_folders=True, written_by=("pyarrow",)),
     "folder": RegisteredFormat("folder", by_ranges=True),
 }
 """In the order in which they are asked: a folder of files is what is left."""

@@ -16,15 +16,15 @@ from headrace.storage.cache.eviction import NEVER
 from headrace.storage.cache.evictor import Evictor
 from headrace.storage.cache.insertion import Inserting
 from headrace.storage.cache.node import Node
-from headrace.storage.cache.object_file import make_object_file, open_object_file
-from headrace.storage.cache.open_files import OpenFile, View
-from headrace.storage.cache.removal import take_blocks, take_file
+from headrace.storage.cache.object_file import make_object_file, open_object_file, replace_entry
+from headrace.storage.cache.open_files import OpenFile
+from headrace.storage.cache.removal import take_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ATTEMPTS = 3
-"""How often a read looks again if blocks were taken away meanwhile."""
+"""How often a file is opened again if it was removed meanwhile."""
 
 
 class CachedObject:
@@ -90,7 +90,7 @@ class CachedObject:
         """Reads bytes into `out`, which has `stop - start` of them.
 
         Returns False, with anything in `out`, if not all of them are in the cache. Bytes that were stored wrongly, or
-        were taken away while they were read, count as absent.
+        left while they were read, count as absent.
         """
         if start >= stop:
             return True
@@ -112,18 +112,16 @@ class CachedObject:
         return all(self.read_into(start, stop, out) for start, stop, out in spans)
 
     def _read_known(self, spans: Sequence[tuple[int, int, Buffer]]) -> bool:
-        """Reads spans whose blocks were all seen before, with one look at the generation for all."""
+        """Reads spans whose blocks were all seen before, from one open file."""
         shape = self.shape
         try:
             file = self._open_to_read()
-            view = file.view
             for start, stop, out in spans:
-                blocks = shape.blocks_of(start, stop)
-                if view.sound.find(0, blocks.start, blocks.stop) >= 0:
+                if not self._are_known(file, shape.blocks_of(start, stop)):
                     return False
                 if not file.read_fully(out, stop - start, shape.data_start + start):
                     return False
-            return file.generation() == view.generation
+            return True
         except OSError:
             # Whoever reads them one by one meets it again, and tells.
             return False
@@ -153,103 +151,53 @@ class CachedObject:
 
     def _read(self, start: int, stop: int, out: Buffer) -> bool:
         blocks = self.shape.blocks_of(start, stop)
-        first = blocks.start
-        last = blocks.stop
         for _ in range(ATTEMPTS):
             file = self._open_to_read()
-            # Another thread may replace the file's view at any moment: this one keeps to the one that it has seen.
-            view = file.view
-            if view.sound.find(0, first, last) >= 0:
-                looked = self._look(file, blocks)
-                if looked is None:
-                    if file.is_linked():
-                        return False
-                    self._node.files.drop(self.name, file)
-                    continue
-                view = looked
-
-            whole = file.read_fully(out, stop - start, self.shape.data_start + start)
-            # Blocks that were seen, and are taken away meanwhile, change the generation before they are touched.
-            if file.generation() == view.generation:
-                return whole
-            file.view = View(b"", self.shape.blocks)
-
-        return self._read_locked(blocks, start, stop, out)
-
-    def _read_locked(self, blocks: range, start: int, stop: int, out: Buffer) -> bool:
-        """Reads blocks that nobody takes away meanwhile: of a large object others may leave at any moment."""
-        if not self._node.locks_ranges:
-            return False
-
-        # A file description of its own, since a lock belongs to that.
-        file = self._open(os.O_RDONLY)
-        try:
-            if not lock_range(file.fd, FIRST_BLOCK + blocks.start, len(blocks), exclusive=False):
+            if self._are_there(file, blocks) and file.read_fully(out, stop - start, self.shape.data_start + start):
+                return True
+            if file.is_linked():
                 return False
-            if self._look(file, blocks) is None:
-                return False
-            return file.read_fully(out, stop - start, self.shape.data_start + start)
-        except NoLocks:
-            return False
-        finally:
-            file.close()
+            # It was removed: there may be another one of its name by now.
+            self._node.files.drop(self.name, file)
+        return False
 
-    def _look(self, file: OpenFile, blocks: range) -> View | None:
-        """Looks at the table, and verifies blocks of another use. Returns None if blocks are absent or wrong."""
-        # The generation comes first: see `removal.py`.
-        generation = file.generation()
+    def _are_there(self, file: OpenFile, blocks: range) -> bool:
+        """Tells whether blocks are there, and right: those of another use are verified."""
+        if self._are_known(file, blocks):
+            return True
+
+        node = self._node
         entries = file.entries(self.shape, blocks)
-        view = file.view
-        if view.generation != generation:
-            view = View(generation, self.shape.blocks)
-            file.view = view
-
         if any(mark == layout.ABSENT for _, mark in entries):
-            return None
+            return False
+        for number, entry in zip(blocks, entries, strict=True):
+            is_known = file.sound[number] or (entry[1] == node.mark and node.mark != layout.UNKNOWN_USE)
+            if not is_known and not self._verify(file, number, entry):
+                return False
+            file.sound[number] = 1
+        return True
 
-        for number, (crc, mark) in zip(blocks, entries, strict=True):
-            if mark != self._node.mark or mark == layout.UNKNOWN_USE:
-                if view.sound[number]:
-                    continue
-                if not self._verify(file, number, crc, generation):
-                    return None
-            view.sound[number] = 1
-        return view
+    def _are_known(self, file: OpenFile, blocks: range) -> bool:
+        """Tells whether this process has seen that blocks are there, and right. Then they are for good."""
+        # Without a known use, other processes verify each block, too, and may find one wrong that was right before.
+        return self._node.mark != layout.UNKNOWN_USE and file.sound.find(0, blocks.start, blocks.stop) < 0
 
-    def _verify(self, file: OpenFile, number: int, crc: int, generation: bytes) -> bool:
-        """Compares a block with its CRC. A right one gets the mark of this use, a wrong one is dropped."""
+    def _verify(self, file: OpenFile, number: int, entry: tuple[int, int]) -> bool:
+        """Compares a block with its CRC. A right one gets the mark of this use, a wrong one counts as absent."""
+        node = self._node
         start = self.shape.start_of(number)
         data = bytearray(self.shape.stop_of(number) - start)
         whole = file.read_fully(data, len(data), self.shape.data_start + start)
-        if file.generation() != generation:
-            return False
+        if whole and zlib.crc32(data) == entry[0]:
+            # So that no other process verifies it.
+            if node.writable and node.locks_ranges and node.mark != layout.UNKNOWN_USE:
+                replace_entry(node, self.name, self.shape, number, entry, (entry[0], node.mark))
+            return True
 
-        if not whole or zlib.crc32(data) != crc:
-            if self._node.writable:
-                take_blocks(self._node, self.name, [number])
-                self._evictor.forget(self.name, number)
-            return False
-
-        self._mark_again(number, crc)
-        return True
-
-    def _mark_again(self, number: int, crc: int) -> None:
-        """Writes the mark of this use for a block that is right, so that no other process verifies it."""
-        node = self._node
-        if not node.writable or not node.locks_ranges or node.mark == layout.UNKNOWN_USE:
-            return
-        file = self._open(os.O_RDWR)
-        # Without the lock, the block could be taken away between the look at its entry and the writing of it.
-        try:
-            if not lock_range(file.fd, FIRST_BLOCK + number, 1):
-                return
-        except NoLocks:
-            node.locks_ranges = False
-            return
-        stored_crc, mark = file.entry(self.shape, number)
-        if mark != layout.ABSENT and stored_crc == crc:
-            file.write_entry(self.shape, number, crc, self._node.mark)
-        file.close()
+        # A file that was removed meanwhile has no bytes any more.
+        if node.writable and file.is_linked():
+            replace_entry(node, self.name, self.shape, number, entry, (0, layout.ABSENT))
+        return False
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
@@ -304,13 +252,13 @@ class CachedObject:
     def set_next_use(self, start: int, stop: int, next_use: int) -> None:
         """Says at which position of this job's order the blocks of these bytes are read next; `NEVER`: not known.
 
-        Only blocks of which this process has said so are chosen by their next use when room is needed.
+        Only objects of which this process has said so are chosen by their next use when room is needed.
         """
         for number in self.shape.blocks_of(start, stop):
             self._evictor.set_next_use(self.name, number, self.shape.freed_by(number), next_use)
 
     def has_room(self, start: int, stop: int) -> bool:
-        """Tells whether the blocks of these bytes can be kept without others leaving that this job has used."""
+        """Tells whether the blocks of these bytes can be kept without objects leaving that this job has used."""
         return self._evictor.has_room(sum(map(self.shape.room_of, self.shape.blocks_of(start, stop))))
 
     # -- fetching ----------------------------------------------------------------------------------------------------
@@ -365,7 +313,7 @@ class CachedObject:
             return
         try:
             unlock_range(file.fd, FIRST_BLOCK + blocks.start, len(blocks))
-            is_empty = made and file.is_empty(self.shape)
+            is_empty = made and file.is_linked() and file.is_empty(self.shape)
             file.close()
             if is_empty:
                 take_file(self._node, self.name)
@@ -393,8 +341,8 @@ class CachedObject:
         """Stores whole blocks that were fetched; the last block of the object may be short. Copies the data.
 
         Returns True if all of them are in the cache now; False if there is no room, if they are not worth it (all
-        other blocks are used sooner), or if another process claims some. Raises `ValueError` if `data` are not whole
-        blocks.
+        objects are used sooner), if another process claims some, or if the file was removed meanwhile. Raises
+        `ValueError` if `data` are not whole blocks.
         """
         view = memoryview(data).cast("B")
         stop = start + len(view)
@@ -458,7 +406,7 @@ class CachedObject:
             try:
                 return self._open(os.O_RDWR), False
             except FileNotFoundError:
-                head = layout.packed(self.shape, self.url, self.etag, os.urandom(8), self._node.job)
+                head = layout.packed(self.shape, self.url, self.etag, self._node.job)
                 file = make_object_file(self._node, self.name, head, self.shape)
                 if file is not None:
                     return file, True

@@ -1,4 +1,4 @@
-"""Makes room: asks which blocks are needed last, and takes them out."""
+"""Makes room: asks which objects are needed last, and takes them out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from collections import deque
 
 from headrace.storage.cache import layout, whole_records
-from headrace.storage.cache.eviction import NEVER, NextUses
+from headrace.storage.cache.eviction import BlockUses, NextUses
 from headrace.storage.cache.folders import HEX, WHOLE
 from headrace.storage.cache.node import Node
-from headrace.storage.cache.removal import take_blocks, take_file, take_whole
+from headrace.storage.cache.removal import take_file, take_whole
 
 LOOK_AGAIN = 5.0
 """Seconds until a process that found nothing to remove looks into the folders again."""
@@ -21,8 +21,8 @@ ATTEMPTS = 4
 class Evictor:
     """Keeps the cache within its limit. Several threads may use it.
 
-    Blocks leave in this order: objects that this process has said nothing of and that no other living job used last,
-    oldest first; then blocks of this process whose next use is farther than that of the new one, farthest first; and
+    Objects leave in this order: those that this process has said nothing of and that no other living job used last,
+    oldest first; then objects of this process whose next use is farther than that of the new block, farthest first; and
     only if there are none of its own left, objects of other living jobs, oldest first.
     """
 
@@ -31,9 +31,9 @@ class Evictor:
         self._begin()
 
     def _begin(self) -> None:
-        self._own: NextUses[tuple[str, int]] = NextUses()
-        self._files: dict[str, set[int]] = {}
-        """The blocks in `_own`, by file."""
+        self._own: NextUses[str] = NextUses()
+        self._uses: dict[str, BlockUses] = {}
+        """Of the objects in `_own`, by name."""
         self._leftovers: deque[str] = deque()
         self._of_others: deque[str] = deque()
         self._looked_at = -LOOK_AGAIN
@@ -47,18 +47,25 @@ class Evictor:
     def set_next_use(self, name: str, number: int, nbytes: int, next_use: int) -> None:
         """Says at which position a block, which takes `nbytes` on the disk, is read next."""
         with self._lock:
-            self._own.set((name, number), nbytes, next_use)
-            self._files.setdefault(name, set()).add(number)
+            uses = self._uses.setdefault(name, BlockUses())
+            uses.set(number, nbytes, next_use)
+            self._own.set(name, uses.nbytes, uses.nearest())
 
-    def forget(self, name: str, number: int) -> None:
-        """Says that a block is gone."""
+    def forget_block(self, name: str, number: int) -> None:
+        """Says that a block is not in the cache."""
         with self._lock:
-            self._own.remove((name, number))
-            blocks = self._files.get(name)
-            if blocks is not None:
-                blocks.discard(number)
-                if not blocks:
-                    del self._files[name]
+            uses = self._uses.get(name)
+            if uses is None:
+                return
+            uses.remove(number)
+            if uses.nbytes:
+                self._own.set(name, uses.nbytes, uses.nearest())
+            else:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._own.remove(name)
+        del self._uses[name]
 
     def make_room(self, nbytes: int, next_use: int) -> bool:
         """Reserves bytes for a new block, for which others leave. Returns False if it shall not be stored.
@@ -81,7 +88,7 @@ class Evictor:
         return node.reserve(nbytes)
 
     def has_room(self, nbytes: int) -> bool:
-        """Tells whether there is room for so many bytes though no block leaves that this job has used."""
+        """Tells whether there is room for so many bytes though no object leaves that this job has used."""
         node = self._node
         needed = node.used() + nbytes - (node.limit or 0)
         if node.limit is None or needed <= 0:
@@ -100,37 +107,31 @@ class Evictor:
         while freed < needed and self._leftovers:
             freed += self._take_file(self._leftovers.popleft())
 
-        # What could not be taken, because another process fetches or reads it, is forgotten: this loop ends.
         while freed < needed:
             victims = self._own.victims(needed - freed, next_use)
             if victims is None:
                 return False
             if not victims:
                 break
-            freed += self._take_blocks(victims)
+            for name in victims:
+                if freed >= needed:
+                    break
+                taken = take_file(self._node, name, claimed=True)
+                if taken is None:
+                    return False  # a process writes into it at this moment
+                self._forget(name)
+                freed += taken
 
         while freed < needed and self._of_others:
             freed += self._take_file(self._of_others.popleft())
         return freed >= needed
 
     def _take_file(self, name: str) -> int:
-        if name in self._files:
+        if name in self._uses:
             return 0  # it has become one of this process since it was found
         if name.startswith(WHOLE):
             return take_whole(self._node, name)
-        return take_file(self._node, name)
-
-    def _take_blocks(self, victims: list[tuple[str, int]]) -> int:
-        by_file: dict[str, list[int]] = {}
-        for name, number in victims:
-            by_file.setdefault(name, []).append(number)
-
-        freed = 0
-        for name, numbers in by_file.items():
-            freed += take_blocks(self._node, name, numbers)
-            for number in numbers:
-                self.forget(name, number)
-        return freed
+        return take_file(self._node, name) or 0
 
     # -- what lies in the folders ------------------------------------------------------------------------------------
 
@@ -150,9 +151,7 @@ class Evictor:
             if not layout.NAME.fullmatch(name):
                 continue
             used += status.st_blocks * 512
-            if name in self._files:
-                self._adopt_blocks(name)
-            else:
+            if name not in self._uses:
                 found.append((status.st_mtime_ns, name))
 
         for name, status in node.folders.names(WHOLE):
@@ -168,27 +167,6 @@ class Evictor:
                 self._of_others.append(name)
             else:
                 self._leftovers.append(name)
-
-    def _adopt_blocks(self, name: str) -> None:
-        """Takes the blocks of a file that are there without a next use for blocks of which none is known."""
-        node = self._node
-        with_uses = self._files[name]
-        try:
-            fd = node.open_object(name)
-        except FileNotFoundError:
-            return
-        try:
-            header = layout.parsed(os.pread(fd, layout.HEADER, 0))
-            if header is None or header.shape.blocks == len(with_uses):
-                return
-            shape = header.shape
-            table = os.pread(fd, layout.ENTRY.size * shape.blocks, shape.table_start)
-        finally:
-            os.close(fd)
-
-        for number, (_, mark) in enumerate(layout.ENTRY.iter_unpack(table)):
-            if mark != layout.ABSENT and number not in with_uses:
-                self.set_next_use(name, number, shape.freed_by(number), NEVER)
 
 
 class OtherJobs:

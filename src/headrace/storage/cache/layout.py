@@ -1,19 +1,18 @@
 """What lies where in the file of an object version. Bytes in, records out: nothing here opens a file.
 
     0      magic and format version (8 bytes), block size (u32), unused (u32), object size (u64), data_start (u64)
-    32     generation (8 bytes; random, new whenever blocks were taken away)
-    40     number of the job that used the file last (u64)
+    32     number of the job that used the file last (u64), unused (8 bytes)
     48     CRC-32 of what does not change: bytes 0 to 32, and 64 to 2040
     64     SHA-256 of the identity
     96     lengths of URL and ETag (2 x u16), then both as UTF-8
     ...    zeros
     data_start - 8 * blocks    the table: for each block CRC-32 (u32) and mark (u32)
-    data_start                 the object's bytes; blocks that are absent are holes
+    data_start                 the object's bytes; blocks that never came are holes
 
 A mark is 0 for a block that is absent, otherwise the mark of the use in which the block was written or verified last
-(`node.py`). The table ends where the data begin, so that one read fetches the only entry of a small object with it.
-All numbers are little-endian. An object of one block begins at 2048, where it shares a page with the header; others
-begin at a page, so that holes can be punched.
+(`node.py`). Blocks come one by one, and leave together, with the file (`removal.py`). The table ends where the data
+begin, so that one read fetches the only entry of a small object with it. All numbers are little-endian. An object of
+one block begins at 2048, where it shares a page with the header; others begin at a page: their blocks are whole pages.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-MAGIC = b"HRCACHE\x01"
+MAGIC = b"HRCACHE\x02"
+"""Its last byte is the version. In files of version 1, a block could leave alone: its bytes then read as zeros."""
 PAGE = 4096
 HEADER = 2048
 TEXTS_END = 2040
 LONGEST_URL = 1500
 LONGEST_ETAG = 300
 
-GENERATION = 32
-JOB = 40
+JOB = 32
 CHECK = 48
 IDENTITY = 64
 TEXTS = 96
@@ -101,7 +100,7 @@ class Shape:
         return _whole_pages(self.stop_of(number) - self.start_of(number))
 
     def freed_by(self, number: int) -> int:
-        """Returns how many bytes become free when a block leaves: the only one takes the file with it."""
+        """Returns how many bytes become free with a block; the only one takes the header with it."""
         if self.blocks == 1:
             return self.header_room + self.room_of(0)
         return self.room_of(number)
@@ -127,8 +126,6 @@ class ObjectHeader:
     identity: bytes
     url: str
     etag: str
-    generation: bytes
-    job: int
 
 
 def identity_of(url: str, etag: str, shape: Shape) -> bytes:
@@ -148,11 +145,10 @@ def public_url(url: str) -> str:
     return _USER.sub("", url.partition("#")[0].partition("?")[0])
 
 
-def packed(shape: Shape, url: str, etag: str, generation: bytes, job: int) -> bytes:
+def packed(shape: Shape, url: str, etag: str, job: int) -> bytes:
     """Returns all bytes in front of the data, for a file without blocks."""
     head = bytearray(shape.data_start)
     FIXED.pack_into(head, 0, MAGIC, shape.block, 0, shape.size, shape.data_start)
-    head[GENERATION : GENERATION + 8] = generation
     NUMBER.pack_into(head, JOB, job)
     head[IDENTITY : IDENTITY + 32] = identity_of(url, etag, shape)
 
@@ -166,7 +162,10 @@ def packed(shape: Shape, url: str, etag: str, generation: bytes, job: int) -> by
 
 
 def is_ours(head: bytes) -> bool:
-    """Tells whether the cache made a file, by its first `HEADER` bytes; a power cut may have left zeros there."""
+    """Tells whether a cache of any version made a file, by its first `HEADER` bytes.
+
+    A power cut may have left zeros there.
+    """
     return head.startswith(MAGIC[:-1]) or not any(head)
 
 
@@ -186,11 +185,8 @@ def parsed(head: bytes) -> ObjectHeader | None:
     begin = TEXTS + LENGTHS.size
     url = head[begin : begin + url_length].decode("utf-8", "replace")
     etag = head[begin + url_length : begin + url_length + etag_length].decode("utf-8", "replace")
-    generation = bytes(head[GENERATION : GENERATION + 8])
-    return ObjectHeader(
-        shape, bytes(head[IDENTITY : IDENTITY + 32]), url, etag, generation, NUMBER.unpack_from(head, JOB)[0]
-    )
+    return ObjectHeader(shape, bytes(head[IDENTITY : IDENTITY + 32]), url, etag)
 
 
 def _check_of(head: bytes | bytearray) -> int:
-    return zlib.crc32(head[IDENTITY:TEXTS_END], zlib.crc32(head[:GENERATION]))
+    return zlib.crc32(head[IDENTITY:TEXTS_END], zlib.crc32(head[:JOB]))

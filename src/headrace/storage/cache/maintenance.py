@@ -14,9 +14,9 @@ from headrace.core.files.file_lock import NoLocks, lock_file
 from headrace.storage.cache import layout, whole_records
 from headrace.storage.cache.disk_cache import DiskCache
 from headrace.storage.cache.folders import HEX, JOBS, WHOLE, Folders
-from headrace.storage.cache.node import LIMIT, MAGIC, MARKER, NUMBER, Node, job_lives
+from headrace.storage.cache.node import BEFORE, LIMIT, MAGIC, MARKER, NUMBER, Node, job_lives
 from headrace.storage.cache.open_files import OpenFile
-from headrace.storage.cache.removal import take_blocks, take_file, take_whole
+from headrace.storage.cache.removal import give_up_space, take_file, take_whole
 
 Report = Callable[[int, int], None]
 """Is called with files that are done, and all files."""
@@ -79,7 +79,7 @@ def open_existing(folder: Path) -> tuple[Folders, int]:
         marker = folders.open(MARKER, os.O_RDONLY)
     except OSError:
         marker = -1
-    if marker >= 0 and os.pread(marker, len(MAGIC), 0) == MAGIC:
+    if marker >= 0 and os.pread(marker, len(MAGIC), 0) in (MAGIC, BEFORE):
         return folders, marker
 
     if marker >= 0:
@@ -132,12 +132,18 @@ def _count(contents: Contents, folders: Folders, name: str, nbytes: int) -> None
             contents.add(record.url, nbytes)
             return
 
-    header = None
-    if layout.NAME.fullmatch(name):
-        file = OpenFile(folders.open(name, os.O_RDONLY))
-        header = layout.parsed(os.pread(file.fd, layout.HEADER, 0))
-    if header is None:
+    if not layout.NAME.fullmatch(name):
         contents.other_files += 1
+        return
+    file = OpenFile(folders.open(name, os.O_RDONLY))
+    head = os.pread(file.fd, layout.HEADER, 0)
+    header = layout.parsed(head)
+    if header is None:
+        # What the next use removes takes its space until then.
+        if layout.is_ours(head):
+            contents.nbytes += nbytes
+        else:
+            contents.other_files += 1
         return
 
     entries = file.entries(header.shape, range(header.shape.blocks))
@@ -212,22 +218,27 @@ def _check_object(checked: Checked, node: Node, name: str) -> None:
         return
 
     shape = header.shape
+    is_wrong = False
     for number in range(shape.blocks):
-        # Each block is looked at by itself: others may leave, and come, meanwhile.
-        generation = file.generation()
-        crc, mark = file.entry(shape, number)
-        if mark == layout.ABSENT:
+        # Each block is looked at by itself: others may come meanwhile.
+        entry = file.entry(shape, number)
+        if entry[1] == layout.ABSENT:
             continue
         start = shape.start_of(number)
         data = os.pread(file.fd, shape.stop_of(number) - start, shape.data_start + start)
-        if file.generation() != generation:
-            continue
+        right = len(data) == shape.stop_of(number) - start and zlib.crc32(data) == entry[0]
+        if not right and not file.is_linked():
+            return  # it was removed meanwhile
 
         checked.blocks += 1
         checked.nbytes += len(data)
-        if len(data) != shape.stop_of(number) - start or zlib.crc32(data) != crc:
+        if not right:
             checked.problems.append(f"{header.url}: wrong bytes {start:,} to {shape.stop_of(number):,}")
-            take_blocks(node, name, [number])
+            is_wrong = True
+
+    # As a whole: processes that have seen its blocks would go on with them.
+    if is_wrong and take_file(node, name, claimed=True) is None:
+        checked.problems[-1] += ", and stays because a process writes into the object"
 
 
 def _check_whole(checked: Checked, node: Node, name: str) -> None:
@@ -282,8 +293,7 @@ def _remove_all(folders: Folders, report: Report) -> int:
         report(done, len(files))
         with contextlib.suppress(FileNotFoundError):
             if _is_of_the_cache(folders, name):
-                _clear_marks(folders, name)
-                folders.unlink(name)
+                _remove(folders, name)
                 nbytes += status.st_blocks * 512
 
     report(len(files), len(files))
@@ -292,15 +302,17 @@ def _remove_all(folders: Folders, report: Report) -> int:
     return nbytes
 
 
-def _clear_marks(folders: Folders, name: str) -> None:
-    """Has processes that have an object open see that its blocks are gone."""
+def _remove(folders: Folders, name: str) -> None:
+    """Removes a file. Processes that have an object open see that its blocks are gone."""
     if not layout.NAME.fullmatch(name):
+        folders.unlink(name)
         return
+
     file = OpenFile(folders.open(name, os.O_RDWR))
     header = layout.parsed(os.pread(file.fd, layout.HEADER, 0))
+    folders.unlink(name)
     if header is not None:
-        os.pwrite(file.fd, bytes(layout.ENTRY.size * header.shape.blocks), header.shape.table_start)
-        os.pwrite(file.fd, os.urandom(8), layout.GENERATION)
+        give_up_space(file, header.shape)
 
 
 def _is_of_the_cache(folders: Folders, name: str) -> bool:

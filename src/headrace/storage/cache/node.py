@@ -1,6 +1,6 @@
 """What the processes of a node share besides the files of the objects: one small file about the cache's use.
 
-    0    magic and version (16 bytes)
+    0    magic and version of the layout (16 bytes)
     16   bytes in use (u64), of all objects, with their headers
     24   limit that was given last (u64; 0: none)
     32   mark of the present use (u32)
@@ -33,7 +33,9 @@ from headrace.storage.cache.folders import HEX, JOBS, WHOLE, Folders
 from headrace.storage.cache.open_files import OpenFile, OpenFiles
 
 MARKER = "headrace-cache"
-MAGIC = b"headrace cache\x00\x01"
+MAGIC = b"headrace cache\x00\x02"
+BEFORE = b"headrace cache\x00\x01"
+"""Of the layout before, whose objects nobody reads any more: see `layout.py`."""
 RECORD = struct.Struct("<16sQQI16s")
 USED = 16
 LIMIT = 24
@@ -67,9 +69,7 @@ class Node:
         self.writable = True
         self.usable = True
         self.locks_ranges = True
-        """Whether the file system has locks of byte ranges; without them files are removed whole."""
-        self.punches = True
-        """Whether the file system can punch holes, as far as is known."""
+        """Whether the file system has locks of byte ranges."""
         self.files = OpenFiles()
         self.lock = threading.Lock()
         # Bytes that this process has counted as used and does not use yet. To count each block by itself, threads would
@@ -151,12 +151,12 @@ class Node:
             return
 
         record = os.pread(marker.fd, RECORD.size, 0)
-        if record and not record.startswith(MAGIC):
+        if record and not record.startswith((MAGIC, BEFORE)):
             cure = "choose another folder, or remove the file if it is not needed"
             raise UsageError.about("not a cache of headrace", place=self.folders.path / MARKER, cure=cure)
 
         try:
-            self._remove_leftovers()
+            self._remove_leftovers(objects=record.startswith(BEFORE))
             used = self.recount()
             # A use that is over had another mark, whatever became of the record: 32 random bits.
             mark = random.SystemRandom().randrange(layout.UNKNOWN_USE + 1, 1 << 32)
@@ -174,6 +174,8 @@ class Node:
         if marker is None:
             return
         record = os.pread(marker.fd, RECORD.size, 0)
+        if record.startswith(BEFORE):
+            self._give_up("its files are those of an earlier version of headrace; choose another folder")
         if len(record) == RECORD.size and record.startswith(MAGIC):
             _, _, _, mark, booted = RECORD.unpack(record)
             if booted != boot():
@@ -371,13 +373,20 @@ class Node:
             if locked and marker is not None:
                 unlock_range(marker.fd, USED, 8)
 
-    def _remove_leftovers(self) -> None:
-        """Removes files that were never finished, and those of jobs that have ended. Nobody else uses the cache."""
+    def _remove_leftovers(self, *, objects: bool) -> None:
+        """Removes files that were never finished, and those of jobs that have ended. Nobody else uses the cache.
+
+        objects: those of the layout before, too.
+        """
         for name, _ in list(self.folders.names(*HEX, WHOLE, JOBS)):
             base = name.rpartition("/")[2]
             unfinished = layout.NEW_NAME.fullmatch(base) is not None and not name.startswith(f"{JOBS}/")
             if unfinished or (name.startswith(f"{JOBS}/") and layout.JOB_NAME.fullmatch(base)):
                 self.folders.unlink(name)
+            elif objects and layout.NAME.fullmatch(name):
+                file = OpenFile(self.folders.open(name, os.O_RDONLY))
+                if layout.is_ours(os.pread(file.fd, layout.HEADER, 0)):
+                    self.folders.unlink(name)
 
     # -- what goes wrong ---------------------------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 
-from headrace.storage.cache import layout, removal
+from headrace.storage.cache import layout
 from headrace.storage.cache.node import Node
 from headrace.storage.cache.open_files import OpenFile
+from headrace.storage.cache.removal import begin_writing, end_writing, take_file
 
 
 def open_object_file(node: Node, name: str, identity: bytes, shape: layout.Shape, flags: int) -> OpenFile:
@@ -25,7 +26,7 @@ def open_object_file(node: Node, name: str, identity: bytes, shape: layout.Shape
     file.close()
     if layout.is_ours(head):
         if node.writable:
-            removal.take_file(node, name)
+            take_file(node, name, claimed=True)
     else:
         node.say_once(name, f"{node.folders.path}/objects/{name} is none of the cache's files: it is left alone")
     raise FileNotFoundError(name)
@@ -55,3 +56,22 @@ def make_object_file(node: Node, name: str, head: bytes, shape: layout.Shape) ->
         with contextlib.suppress(OSError):
             node.folders.unlink(unfinished)
     return file
+
+
+def replace_entry(
+    node: Node, name: str, shape: layout.Shape, number: int, seen: tuple[int, int], entry: tuple[int, int]
+) -> None:
+    """Writes what the table says of a block that was compared with its CRC, unless others have written it meanwhile.
+
+    seen: CRC and mark that the table had. A wrong block becomes absent; its bytes stay until it is written again, and
+    change to nothing but the right ones: somebody may read them now. Raises `OSError`.
+    """
+    file = node.files.adopt(OpenFile(node.open_object(name, os.O_RDWR)))
+    blocks = range(number, number + 1)
+    if not begin_writing(node, file, blocks):
+        return
+    try:
+        if file.entry(shape, number) == seen:
+            file.write_entry(shape, number, *entry)
+    finally:
+        end_writing(file, blocks)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.storage.cache.layout import ABSENT, ENTRY, GENERATION, Shape
+from headrace.storage.cache.layout import ABSENT, ENTRY, Shape
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -20,29 +20,15 @@ AT_ONCE = 512
 """Entries of a table that are read at a time."""
 
 
-class View:
-    """What a process knows of a file's blocks, as long as the file's generation stays the same."""
-
-    __slots__ = ("generation", "sound")
-
-    def __init__(self, generation: bytes, blocks: int) -> None:
-        self.generation = generation
-        self.sound = bytearray(blocks)
-        """Per block 1 if it is present, and verified."""
-
-
 class OpenFile:
     """A descriptor. It is closed when the last reference to this object is gone: a thread that reads keeps one."""
 
-    __slots__ = ("__weakref__", "fd", "view")
+    __slots__ = ("__weakref__", "fd", "sound")
 
     def __init__(self, fd: int, blocks: int = 0) -> None:
         self.fd = fd
-        self.view = View(b"", blocks)
-
-    def generation(self) -> bytes:
-        """Returns the file's generation now."""
-        return os.pread(self.fd, 8, GENERATION)
+        self.sound = bytearray(blocks)
+        """Per block 1 if this process has seen that it is there, and right."""
 
     def entries(self, shape: Shape, blocks: range) -> list[tuple[int, int]]:
         """Returns CRC and mark of blocks; of those behind the end of a file that was cut (0, 0)."""

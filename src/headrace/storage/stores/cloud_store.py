@@ -176,13 +176,14 @@ class CloudStore:
     def read_whole(self, key: str) -> tuple[memoryview, ObjectInfo]:
         return self._ask(_READING, key, lambda: self._whole(key))
 
-    def write(self, key: str, parts: Iterable[Any]) -> ObjectInfo:
+    def write(self, key: str, parts: Iterable[Any], *, new: bool = False) -> ObjectInfo:
         self._refuse_http("be written to", "write to a folder or a bucket", key)
         upload = Upload(parts)
         first = upload.first_bytes()
+        mode: Any = "create" if new else "overwrite"
         try:
             if upload.ended:
-                self._ask(WRITING, key, lambda: obstore.put(self._client, key, first, use_multipart=False))
+                self._ask(WRITING, key, lambda: obstore.put(self._client, key, first, mode=mode, use_multipart=False))
             else:
                 self._put_parts(key, upload.from_first(first), upload)
         finally:

@@ -254,7 +254,7 @@ def lasting_error(request: RequestName, error: Exception) -> HeadraceError:
             cure="correct the name of the bucket, or the endpoint",
         )
 
-    if answer.status == 412 or name == "PreconditionError":
+    if answer.status == 412 or name in ("PreconditionError", "AlreadyExistsError"):
         return changed_error(request, "the store has another version by now")
     if name == "UnauthenticatedError" or answer.status in (401, 403):
         return _no_permission(request, answer)

@@ -147,7 +147,7 @@ class FsspecStore:
 
         return self._ask("cannot read an object", key, once)
 
-    def write(self, key: str, parts: Iterable[Any]) -> ObjectInfo:
+    def write(self, key: str, parts: Iterable[Any], *, new: bool = False) -> ObjectInfo:
         """See `Store.write`: in a transaction of the filesystem, one at a time."""
         path = self._path(key)
         self._ask("cannot write an object", key, lambda: self._make_folder(path))

@@ -87,9 +87,11 @@ class Store(Protocol):
         """Returns all bytes of an object, and what the same answer said of it."""
         ...
 
-    def write(self, key: str, parts: Iterable[Any]) -> ObjectInfo:
+    def write(self, key: str, parts: Iterable[Any], *, new: bool = False) -> ObjectInfo:
         """Writes an object from buffers. It appears only when it is complete.
 
+        new: of a small object: raises `ObjectChangedError` if there is one already. Only stores with conditional writes
+        see that; others replace it.
         An exception in `parts` passes through, and what was there before stays.
         """
         ...

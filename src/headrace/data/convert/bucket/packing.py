@@ -8,35 +8,38 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.errors import DatasetError
+from headrace.core.files.atomic_file import write_atomically
 from headrace.core.files.disk_names import as_text
 from headrace.core.files.file_lock import locked
 from headrace.data.building.pool import On, Report
-from headrace.data.convert.bucket.run_lock import RunLock
+from headrace.data.building.staging_area import raise_busy
 from headrace.data.convert.bucket.target import AT_ONCE, BucketTarget, Files, Note, files_of_note
 from headrace.data.convert.bucket.uploads import Uploaded, upload_file
-from headrace.data.convert.job import PackJob, run_job
+from headrace.data.convert.job import PackJob, PackSource, run_job
 from headrace.data.convert.pieces import begin_file, suffix_of, write_piece
 from headrace.data.convert.plan import PackPlan
-from headrace.data.formats.manifest import checksum, files_of, manifest_path, manifest_text
+from headrace.data.formats.manifest import files_of, manifest_path, manifest_text
 from headrace.data.formats.protocol import Reader
-from headrace.data.formats.registry import open_reader
 from headrace.data.formats.shards import shard_name
-from headrace.storage.stores.objects import Store
-from headrace.storage.stores.opening import open_config
 from headrace.telemetry.progress import bytes_bar
 
 BAR_AFTER = 1.0
 """Seconds behind which a bar of uploads is shown."""
+
+CONFIRM = 1.0
+"""Seconds behind which an upload asks again whether the target is still this run's."""
 
 MakePlan = Callable[[], PackPlan]
 
@@ -57,14 +60,11 @@ class PackedPieces:
 class PieceMaking:
     """How pieces are made."""
 
-    trust: bool
+    source: PackSource
     workers: int
     """0: as many as are of use."""
     cores: int
     report: Report
-    source_options: Mapping[str, object]
-    reader: Reader | None = None
-    """Of a source that cannot be opened by its place alone."""
     on: On = "local"
 
     def workers_for(self, pieces: int) -> int:
@@ -81,14 +81,14 @@ def pack_to_bucket(target: BucketTarget, make_plan: MakePlan, way: PieceMaking) 
     """
     target.refuse_other_content()
     spool = spool_of(target.url)
-    with locked(spool / "lock", lambda: _busy(target.url)):
+    with locked(spool / "lock", lambda: raise_busy(target.url)):
         try:
-            with target.locked(_token(spool)) as lock:
-                plan = make_plan()
-                if plan.in_shards:
-                    packed = _pack_shards(target, plan, way, spool, lock)
-                else:
-                    packed = _pack_whole(target, plan, way, spool, lock)
+            target.check_writable()
+            plan = make_plan()
+            if plan.in_shards:
+                packed = _pack_shards(target, plan, way, spool)
+            else:
+                packed = _pack_whole(target, plan, way, spool)
             shutil.rmtree(spool)
         except BaseException:
             _remove_if_unused(spool)
@@ -118,26 +118,19 @@ def spool_of(url: str) -> Path:
     return spool
 
 
-def _token(spool: Path) -> str:
-    """Returns a text that is in this spool only: whoever finds it in a lock knows that the lock is of this machine."""
-    note = spool / "token"
-    if not note.is_file():
-        aside = spool / "token-new"
-        aside.write_text(os.urandom(16).hex())
-        aside.rename(note)
+def _machine(spool: Path) -> str:
+    """Returns a text that is in this spool's lock file only: a plan in the store with it is of this machine."""
+    lock = spool / "lock"
+    if not lock.stat().st_size:
+        lock.write_text(secrets.token_hex(16))
 
-    return note.read_text()
+    return lock.read_text()
 
 
 def _remove_if_unused(spool: Path) -> None:
     """Removes a spool in which there is nothing to go on with."""
-    if {path.name for path in spool.iterdir()} <= {"lock", "token"}:
+    if [path.name for path in spool.iterdir()] == ["lock"] and not (spool / "lock").stat().st_size:
         shutil.rmtree(spool)
-
-
-def _busy(url: str) -> None:
-    cure = "wait until it has ended, or choose another target"
-    raise DatasetError.about("another pack is writing this target", place=url, found="its lock", cure=cure)
 
 
 # -- shards ------------------------------------------------------------------------------------------------------------
@@ -149,27 +142,22 @@ class ShardJob:
     shared_folder = None
     """See `Job.shared_folder`: a machine needs nothing but the store."""
 
-    def __init__(self, target: BucketTarget, plan: PackPlan, way: PieceMaking) -> None:
+    def __init__(self, target: BucketTarget, plan: PackPlan, source: PackSource) -> None:
         self._target = target.for_workers()
         self._plan = plan
-        self._trust = way.trust
-        self._given = way.reader
-        self._source_options = way.source_options
+        self._source = source
         self._spool = Path()
         self._reader: Reader | None = None
-        self._store: Store | None = None
 
     def begin(self) -> None:
-        self._reader = self._given or open_reader(
-            self._plan.source, trust=self._trust, columns=self._plan.options.columns, options=self._source_options
-        )
-        self._store = open_config(self._target.config)
+        self._reader = self._source.open(self._plan)
+        self._target.open()
         # Another machine has a spool of its own.
         self._spool = spool_of(self._target.url)
 
     def make(self, piece: int) -> Note:
         """See `Job.make`. Returns the note of the piece."""
-        if self._reader is None or self._store is None:
+        if self._reader is None:
             raise RuntimeError("`begin` comes before `make`")
 
         # Two processes of a cluster may make the same piece at a time, where one is taken for dead that is not.
@@ -180,25 +168,26 @@ class ShardJob:
             files = {}
             # The shard, and what its form puts beside it.
             for file in sorted(folder.iterdir()):
-                found = upload_file(self._store, self._target.key_of(file.name), file)
+                key = self._target.key_of(file.name)
+                found = upload_file(self._target.store, key, file, self._target.confirm)
                 files[file.name] = [found.size, found.crc, found.etag]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
         note: Note = {"files": files, "bad": bad}
         # The shard first, then the note that says it is complete: after a kill in between, it is made again.
-        self._target.note(piece, note, self._store)
+        self._target.note(piece, note)
         return note
 
 
-def _pack_shards(target: BucketTarget, plan: PackPlan, way: PieceMaking, spool: Path, lock: RunLock) -> PackedPieces:
+def _pack_shards(target: BucketTarget, plan: PackPlan, way: PieceMaking, spool: Path) -> PackedPieces:
     # Whatever a run that was killed was at: shards are made anew.
     for folder in spool.glob("piece-*"):
         shutil.rmtree(folder)
 
-    notes = target.begin(plan.digest())
+    notes = target.begin(plan.digest(), _machine(spool))
     missing = [piece for piece in range(plan.pieces) if piece not in notes]
-    job = ShardJob(target, plan, way)
+    job = ShardJob(target, plan, way.source)
     workers = way.workers_for(len(missing))
     run_job(job, plan, missing, workers, way.report, place=target.url, made=notes.__setitem__, on=way.on)
     files: dict[str, Uploaded] = {}
@@ -209,62 +198,46 @@ def _pack_shards(target: BucketTarget, plan: PackPlan, way: PieceMaking, spool: 
 
     listed = {name: [found.size, found.crc] for name, found in sorted(files.items())}
     manifest = manifest_text(target.url, plan.options.format, plan.length, plan.schema, listed)
-    target.commit(files, manifest, lock)
+    target.commit(files, manifest)
     return PackedPieces(plan, plan.pieces - len(missing), bad, _bytes_of(files, manifest), len(files) + 1)
 
 
 # -- whole forms -------------------------------------------------------------------------------------------------------
 
 
-def _pack_whole(target: BucketTarget, plan: PackPlan, way: PieceMaking, spool: Path, lock: RunLock) -> PackedPieces:
+def _pack_whole(target: BucketTarget, plan: PackPlan, way: PieceMaking, spool: Path) -> PackedPieces:
     local = spool / "whole" / plan.target.rpartition("/")[2]
     local.parent.mkdir(exist_ok=True)
     digest = plan.digest()
-    job = PackJob(
-        replace(plan, target=str(local)), trust=way.trust, source_options=way.source_options, reader=way.reader
-    )
+    # Before hours of work; the data that are there stay until the new ones are uploaded.
+    target.refuse_other_plan(digest, _machine(spool))
+    job = PackJob(replace(plan, target=str(local)), way.source)
     made = spool / "made.json"
     kept = plan.pieces
     if not made.is_file() or json.loads(made.read_text("utf-8"))["digest"] != digest:
         made.unlink(missing_ok=True)
         (spool / "uploaded").unlink(missing_ok=True)
-        with job.staging.locked():
-            missing = job.staging.prepare()
-            kept -= len(missing)
-            workers = way.workers_for(len(missing))
-            run_job(job, job.plan, missing, workers, way.report, place=job.staging.path, on=way.on)
-            bad = job.bad_samples()
-            job.assemble()
+        kept, bad = job.run(way.workers_for, way.report, way.on)
+        write_atomically(made, json.dumps({"digest": digest, "bad": bad}).encode())
 
-        aside = spool / "made-new"
-        aside.write_text(json.dumps({"digest": digest, "bad": bad}), "utf-8")
-        aside.rename(made)
-
-    target.begin(digest)
+    target.begin(digest, _machine(spool))
     files = _upload_all(target, local, spool / "uploaded")
     manifest = manifest_path(local).read_text("utf-8")
-    target.commit(files, manifest, lock)
+    target.commit(files, manifest)
     bad = json.loads(made.read_text("utf-8"))["bad"]
     return PackedPieces(plan, kept, bad, _bytes_of(files, manifest), len(files) + 1)
 
 
 def _upload_all(target: BucketTarget, local: Path, journal: Path) -> Files:
     """Uploads the files of data on this machine, but for those that a journal says were uploaded, and are there."""
-    before = target.still_there(_read_journal(journal))
-    files = dict(before)
-    missing: dict[str, Path] = {}
-    if not local.is_dir():
-        missing = {"": local}
-    else:
-        for relative in files_of(local):
-            missing[as_text(Path(relative).as_posix())] = local / relative
+    files = target.still_there(_read_journal(journal))
+    paths = {"": local}
+    if local.is_dir():
+        paths = {as_text(Path(relative).as_posix()): local / relative for relative in files_of(local)}
 
-    for name, found in before.items():
-        # An earlier run may have made other bytes under the same name.
-        if name in missing and checksum(missing[name]) == (found.size, found.crc):
-            del missing[name]
-
+    missing = {name: path for name, path in paths.items() if name not in files}
     total = sum(path.stat().st_size for path in missing.values())
+    confirmed = time.monotonic()
     writing = threading.Lock()
     stopped = threading.Event()
     with (
@@ -273,8 +246,15 @@ def _upload_all(target: BucketTarget, local: Path, journal: Path) -> Files:
         ThreadPoolExecutor(AT_ONCE // 4) as threads,
     ):
 
+        def confirm() -> None:
+            nonlocal confirmed
+            # Not for each of many small files, which takes as long as a request.
+            if time.monotonic() > confirmed + CONFIRM:
+                target.confirm()
+                confirmed = time.monotonic()
+
         def upload(name: str) -> None:
-            found = upload_file(target.store, target.key_of(name), missing[name], report, stopped)
+            found = upload_file(target.store, target.key_of(name), missing[name], confirm, report, stopped)
             with writing:
                 files[name] = found
                 log.write(json.dumps([name, found.size, found.crc, found.etag]) + "\n")

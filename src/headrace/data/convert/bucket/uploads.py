@@ -42,8 +42,11 @@ class _Terminated(BaseException):
 class _Blocks:
     """The bytes of a file, on their way."""
 
-    def __init__(self, path: Path, report: Callable[[int], None] | None, stopped: threading.Event) -> None:
+    def __init__(
+        self, path: Path, confirm: Callable[[], None], report: Callable[[int], None] | None, stopped: threading.Event
+    ) -> None:
         self._path = path
+        self._confirm = confirm
         self._report = report
         self.stopped = stopped
         self.crc = 0
@@ -58,23 +61,27 @@ class _Blocks:
                 if self._report is not None:
                     self._report(len(block))
 
+        self._confirm()
+
 
 def upload_file(
     store: Store,
     key: str,
     path: Path,
+    confirm: Callable[[], None],
     report: Callable[[int], None] | None = None,
     stopped: threading.Event | None = None,
 ) -> Uploaded:
     """Writes a file into a store, where it appears when it is complete.
 
-    report: called in another thread with how many more bytes were sent.
+    confirm: called in another thread before the object appears; what it raises aborts the upload.
+    report: called there with how many more bytes were sent.
     stopped: once it is set, the upload is aborted and raises `UploadStopped`; for those who upload several at a time.
 
     Ctrl-C, and SIGTERM in a worker process, abort the upload before they take effect. Raises `StorageError` and
     `OSError`.
     """
-    blocks = _Blocks(path, report, stopped or threading.Event())
+    blocks = _Blocks(path, confirm, report, stopped or threading.Event())
     # Signals are heard in the main thread only, and not while the store's client runs there. So another thread uploads,
     # and this one waits: if it is interrupted, the blocks end with an exception, for which the client aborts.
     try:
