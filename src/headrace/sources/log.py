@@ -54,7 +54,10 @@ class Log(Protocol):
         """Returns the positions behind the last records that there are now."""
 
     def seek(self, positions: Positions) -> None:
-        """Has `poll` go on there, with these partitions only. If there are no such records, `poll` raises."""
+        """Has `poll` go on there, with these partitions only. If there are no such records, `poll` raises.
+
+        A position between two records means the second one: a resume goes on at the last position and one.
+        """
 
     def poll(self, timeout: float, limit: int) -> list[Records]:
         """Returns what comes next, at least one record unless `timeout` seconds pass; about `limit` bytes at most.

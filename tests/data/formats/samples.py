@@ -19,15 +19,9 @@ from headrace.data.formats.registry import format_named, open_reader, open_write
 
 FORMATS = tuple(registry.FORMATS)
 PATHS = {
-    "arrow": ("data.arrow", "data"),
-    "parquet": ("data.parquet", "data"),
-    "webdataset": ("data.tar", "data"),
-    "hdf5": ("data.h5",),
-    "npz": ("data.npz",),
-    "npy": ("data.npy",),
-    "csv": ("data.csv", "data"),
-    "tsv": ("data.tsv", "data"),
-    "jsonl": ("data.jsonl", "data"),
+    name: (f"data{form.ending}", *(["data"] if form.in_folders else []))
+    for name, form in registry.FORMATS.items()
+    if form.ending
 }
 """Where data of a format are written; `data` for the others. More than one: a file, or a folder of shards."""
 

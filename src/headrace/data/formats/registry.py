@@ -42,6 +42,9 @@ class RegisteredFormat(NamedTuple):
     module: str
     """A module of this package, or something in one: `module:NAME`."""
 
+    ending: str = ""
+    """Of the one file that a dataset may be; empty: it is always a folder."""
+
     by_ranges: bool = False
     """Whether its files are read piece by piece where they lie in a store; those of others are fetched whole."""
 
@@ -56,21 +59,23 @@ class RegisteredFormat(NamedTuple):
 
 
 FORMATS = {
-    "arrow": RegisteredFormat("arrow.ipc", by_ranges=True, mapped=True, in_folders=True, written_by=("pyarrow",)),
+    "arrow": RegisteredFormat(
+        "arrow.ipc", ".arrow", by_ranges=True, mapped=True, in_folders=True, written_by=("pyarrow",)
+    ),
     "memmap": RegisteredFormat("memmap", by_ranges=True, mapped=True, in_folders=True),
-    "parquet": RegisteredFormat("arrow.parquet", by_ranges=True, in_folders=True, written_by=("pyarrow",)),
-    "webdataset": RegisteredFormat("tar.webdataset", by_ranges=True, in_folders=True),
+    "parquet": RegisteredFormat("arrow.parquet", ".parquet", by_ranges=True, in_folders=True, written_by=("pyarrow",)),
+    "webdataset": RegisteredFormat("tar.webdataset", ".tar", by_ranges=True, in_folders=True),
     "lmdb": RegisteredFormat("lmdb_store", written_by=("lmdb",)),
-    "hdf5": RegisteredFormat("hdf5", mapped=True, written_by=("h5py",)),
-    "npz": RegisteredFormat("npz", mapped=True),
-    "npy": RegisteredFormat("npy", by_ranges=True, mapped=True),
+    "hdf5": RegisteredFormat("hdf5", ".h5", mapped=True, written_by=("h5py",)),
+    "npz": RegisteredFormat("npz", ".npz", mapped=True),
+    "npy": RegisteredFormat("npy", ".npy", by_ranges=True, mapped=True),
     "idx": RegisteredFormat("idx", by_ranges=True, mapped=True),
     "tensordict": RegisteredFormat("tensordict_memmap", by_ranges=True, mapped=True, written_by=("torch",)),
     "huggingface": RegisteredFormat("huggingface", by_ranges=True, mapped=True, written_by=("pyarrow",)),
     "pt": RegisteredFormat("pt_files", by_ranges=True, in_folders=True, written_by=("torch",)),
-    "csv": RegisteredFormat("csv_files:CSV", in_folders=True, written_by=("pyarrow",)),
-    "tsv": RegisteredFormat("csv_files:TSV", in_folders=True, written_by=("pyarrow",)),
-    "jsonl": RegisteredFormat("json_lines:JSON_LINES", in_folders=True, written_by=("pyarrow",)),
+    "csv": RegisteredFormat("csv_files:CSV", ".csv", in_folders=True, written_by=("pyarrow",)),
+    "tsv": RegisteredFormat("csv_files:TSV", ".tsv", in_folders=True, written_by=("pyarrow",)),
+    "jsonl": RegisteredFormat("json_lines:JSON_LINES", ".jsonl", in_folders=True, written_by=("pyarrow",)),
     "folder": RegisteredFormat("folder", by_ranges=True),
 }
 """In the order in which they are asked: a folder of files is what is left."""

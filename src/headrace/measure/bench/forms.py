@@ -15,7 +15,7 @@ from headrace.core.errors import HeadraceError
 from headrace.data.formats.columns import Block
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Writer
-from headrace.data.formats.registry import format_named, open_writer
+from headrace.data.formats.registry import FORMATS, format_named, open_writer
 from headrace.data.stored import StoredDataset
 
 GOOD_FOR = {
@@ -37,12 +37,6 @@ GOOD_FOR = {
     "folder": "Encoded images, audio or text that other programs open as files.",
 }
 """What each form is for, one sentence."""
-
-ENDINGS = {
-    "npz": ".npz", "npy": ".npy", "hdf5": ".h5", "arrow": ".arrow", "parquet": ".parquet", "webdataset": ".tar",
-    "csv": ".csv", "tsv": ".tsv", "jsonl": ".jsonl",
-}  # fmt: skip
-"""Of the forms that are one file; the others are folders."""
 
 Report = Callable[[str, float], None]
 """Called with what is being done, and the share of it that is done."""
@@ -80,7 +74,7 @@ class Written:
 
 def place_of(name: str, room: Path) -> Path:
     """Returns where a form is written below a folder."""
-    return room / name / f"data{ENDINGS.get(name, '')}"
+    return room / name / f"data{FORMATS[name].ending}"
 
 
 def write_forms(source: StoredDataset, count: int, formats: Sequence[str], room: Path, report: Report) -> Written:
