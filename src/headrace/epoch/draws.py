@@ -174,16 +174,23 @@ class Follower:
         return self._note()
 
 
-def checkpoints_of(sampler: Any) -> tuple[Callable[[], Any] | None, Callable[[Any], Any]]:
-    """Returns what notes where a sampler is, many times an epoch, and what makes a state of such a note.
+def checkpoint_of(sampler: Any) -> Callable[[], Any] | None:
+    """Returns what notes where a sampler is, many times an epoch; None: it has no state.
 
-    Those of headrace have a quick way to note it; others are asked for their state each time. None: it has no state.
+    Samplers of headrace have a quick way to note it; others are asked for their state each time.
     """
     if sampler is None:
-        return None, _as_it_is
+        return None
     if isinstance(sampler, ElasticSampler):
-        return Follower(sampler), sampler.state_at
-    return functools.partial(state_of, sampler), _as_it_is
+        return Follower(sampler)
+    return functools.partial(state_of, sampler)
+
+
+def state_maker_of(sampler: Any) -> Callable[[Any], Any]:
+    """Returns what makes a sampler's state of such a note."""
+    if isinstance(sampler, ElasticSampler):
+        return sampler.state_at
+    return _as_it_is
 
 
 def changing(index_sampler: object) -> ElasticSampler | None:

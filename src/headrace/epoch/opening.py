@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import torch
@@ -17,12 +17,13 @@ from headrace.core.torch_internals import draw_shared_seed
 from headrace.epoch.deferral import Deferral, Moved
 from headrace.epoch.draws import (
     changing,
-    checkpoints_of,
+    checkpoint_of,
     dealing_of,
     drawing_from,
     position_in,
     resumable,
     set_random_state,
+    state_maker_of,
 )
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.generators import OrderStates, decoded
@@ -36,6 +37,19 @@ from headrace.epoch.spec import LoaderSpec, Seeds, Shared
 from headrace.epoch.start import SEED_BITS
 from headrace.samplers.live import LiveBatches
 from headrace.samplers.sampler import ElasticSampler
+
+
+class MapStart(NamedTuple):
+    """Where an epoch of a map-style dataset begins."""
+
+    progress: MapProgress
+    offset: int
+    """Positions of the order, over all ranks, that lie before it."""
+    moved: Sequence[Moved]
+    """Batches that were deferred behind it."""
+    draws: Draws
+    random: OrderStates | None
+    replicas: int
 
 
 class Opening:
@@ -121,63 +135,83 @@ class Opening:
         self, draws: Draws, random: OrderStates | None, replicas: int, ahead: ReadsAhead | None
     ) -> tuple[EpochRecord, Indices]:
         spec = self.spec
-        terms = self.terms
-        resume = terms.resume
         sampler = resumable(spec.index_sampler)
-        checkpoint, state_at = checkpoints_of(sampler)
-        dealing = dealing_of(spec.index_sampler, terms.world)
-        progress = MapProgress()
-        offset = 0
-        moved: Sequence[Moved] = ()
-        if resume is not None:
-            progress = MapProgress(resume["batches"], resume["samples"], resume["sampler"], resume["beyond"])
-            offset = resume["samples"] * dealing.size
-            moved = resume["deferred"]
-            drawn_from = decoded(resume["random"])
-            if drawn_from is not None:
-                random = drawn_from
-                draws = Draws(resume["draws"] or draws.now, draws.later)
+        start = MapStart(MapProgress(), 0, (), draws, random, replicas)
+        if self.terms.resume is not None:
+            start = self._resumed(self.terms.resume, start)
 
-            self._go_to_first_index(resume, drawn_from, draws)
-            if sampler is not None:
-                offset = position_in(resume["sampler"], offset)
+        progress = start.progress
+        if start.moved or spec.defers:
+            progress.deferral = Deferral(start.moved, allowed=spec.defers, batched=spec.batched)
 
-            # The dataset has a state of its own in each worker: as many replicas go on as there were, whatever workers
-            # there are now.
-            if resume["replicas"] is not None:
-                replicas = resume["replicas"]["count"]
-                self._states = dict(resume["replicas"]["states"])
-                progress.replicas.update(self._states)
+        indices = self._map_indices(progress, start.offset, ahead)
+        # A state that is taken before the first batch holds what was changed before it, too.
+        if changing(spec.index_sampler) is not None:
+            progress.reached = (progress.batches, progress.samples, sampler.upcoming())
 
+        record = EpochRecord(
+            self.terms,
+            progress,
+            start.random,
+            start.draws,
+            start.replicas,
+            first=0,
+            elastic=says_yes(sampler, "elastic"),
+            sampler_state=state_maker_of(sampler),
+        )
+        if isinstance(sampler, ElasticSampler):
+            record.others_go_on = sampler.others_go_on
+        return record, indices
+
+    def _resumed(self, resume: Snapshot, start: MapStart) -> MapStart:
+        """Goes to the first index behind what was delivered, and returns where an epoch begins that goes on there."""
+        dealing = dealing_of(self.spec.index_sampler, self.terms.world)
+        draws = start.draws
+        random = start.random
+        replicas = start.replicas
+        drawn_from = decoded(resume["random"])
+        if drawn_from is not None:
+            random = drawn_from
+            draws = Draws(resume["draws"] or draws.now, draws.later)
+
+        self._go_to_first_index(resume, drawn_from, draws)
+        offset = resume["samples"] * dealing.size
+        if resumable(self.spec.index_sampler) is not None:
+            offset = position_in(resume["sampler"], offset)
+
+        # The dataset has a state of its own in each worker: as many replicas go on as there were, whatever workers
+        # there are now.
+        progress = MapProgress(resume["batches"], resume["samples"], resume["sampler"], resume["beyond"])
+        if resume["replicas"] is not None:
+            replicas = resume["replicas"]["count"]
+            self._states = dict(resume["replicas"]["states"])
+            progress.replicas.update(self._states)
+        return MapStart(progress, offset, resume["deferred"], draws, random, replicas)
+
+    def _map_indices(self, progress: MapProgress, offset: int, ahead: ReadsAhead | None) -> MapIndices:
+        """Returns the indices from `offset` on. ahead: what is shown them before they are asked for."""
+        spec = self.spec
+        terms = self.terms
+        checkpoint = checkpoint_of(resumable(spec.index_sampler))
         if ahead is not None:
             looking = LookAhead(self.indices, checkpoint, ahead, progress.batches)
             self.indices = looking
             if checkpoint is not None:
                 checkpoint = looking.state
 
-        if moved or spec.defers:
-            progress.deferral = Deferral(moved, allowed=spec.defers, batched=spec.batched)
-
-        elastic = says_yes(sampler, "elastic")
         indices = MapIndices(
             self.indices,
             progress,
             batched=spec.batched,
             seeded=terms.seed is not None,
             checkpoint=checkpoint,
-            dealing=dealing,
+            dealing=dealing_of(spec.index_sampler, terms.world),
             offset=offset,
         )
         indices.listener = ahead
         if isinstance(self.indices, LiveBatches):
             indices.listener = self.indices.listen(progress.batches)
-        # A state that is taken before the first batch holds what was changed before it, too.
-        if changing(spec.index_sampler) is not None:
-            progress.reached = (progress.batches, progress.samples, sampler.upcoming())
-        record = EpochRecord(terms, progress, random, draws, replicas, 0, elastic, sampler_state=state_at)
-        if isinstance(sampler, ElasticSampler):
-            record.others_go_on = sampler.others_go_on
-        return record, indices
+        return indices
 
     def _go_to_first_index(self, resume: Snapshot, drawn_from: OrderStates | None, draws: Draws) -> None:
         """Leaves out the indices that were delivered.
