@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 
 import pytest
 
 from headrace.core.process import this_process
 from headrace.core.process.per_process import Handle
+from headrace.core.process.this_process import ForkLock
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -25,3 +28,31 @@ def test_a_forked_child_is_another_process_and_opens_for_itself() -> None:
     assert this_process.current is before
     assert handle.get() == os.getpid()
     assert len(opened) == 1
+
+
+def test_a_handler_that_raises_leaves_no_lock_taken() -> None:
+    lock = ForkLock()
+
+    class Interrupted(Exception):
+        """Raised by the handler."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    interrupted = 0
+    until = time.monotonic() + 20
+    try:
+        while interrupted < 300 and time.monotonic() < until:
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0003)
+                while True:
+                    with lock.here:
+                        pass
+            except Interrupted:
+                interrupted += 1
+            assert not lock.here.locked(), f"after {interrupted} interrupts"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert interrupted

@@ -72,3 +72,15 @@ def test_each_door_shows_its_signature() -> None:
     for door in (headrace.open, headrace.open_tokens, headrace.follow):
         parameters = inspect.signature(door).parameters
         assert all(word in (door.__doc__ or "") for word in parameters if word != "others"), door.__name__
+
+
+@pytest.mark.parametrize("name", ["trust", "decode", "format"])
+def test_what_is_no_value_of_a_keyword_is_refused(name: str, tmp_path: Path) -> None:
+    """Above all `trust="no"`, which is true for Python."""
+    value: Any = 3 if name == "format" else "no"
+    with pytest.raises(UsageError, match=rf"headrace\.open\({name}=\)"):
+        headrace.open(tmp_path, **{name: value})
+    if name == "trust":
+        for other in (headrace.verify, lambda path, **words: headrace.pack(path, path / "there", **words)):
+            with pytest.raises(UsageError, match=r"\(trust=\)"):
+                other(tmp_path, trust=value)

@@ -69,8 +69,11 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     refuse_log(uri)
     if ragged not in ("pad", "nested", "list"):
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
-    if not isinstance(decode, bool):
-        raise wrong_argument("decode", decode, "True or False", place="headrace.open")
+    if not isinstance(format, str | None):
+        raise wrong_argument("format", format, "the name of a format, or None", place="headrace.open")
+    for name, value in (("decode", decode), ("trust", trust)):
+        if not isinstance(value, bool):
+            raise wrong_argument(name, value, "True or False", place="headrace.open")
 
     columns = wanted_names(columns)
     wanted = Wanted(columns, format, trust, options, cache_dir, cache_limit)

@@ -7,6 +7,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import headrace
@@ -126,6 +127,16 @@ def test_other_options_begin_anew(bucket: Bucket) -> None:
         pack(bucket.source, bucket.url(), PackOptions(), workers=1, report=interrupt, target_options=bucket.options)
     assert bucket.pack(shuffle=3).kept == 0
     assert bucket.here(shuffle=3) == bucket.objects()
+
+
+def test_a_shard_of_several_parts_is_uploaded(bucket: Bucket) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (17, PART_BYTES // 16), dtype=np.uint8)
+    source = bucket.root / "large.npy"
+    np.save(source, values)
+    made = PackOptions("arrow", shards=1)
+    pack(source, bucket.url(), made, workers=1, target_options=bucket.options)
+    there = headrace.open(bucket.url(), options=bucket.options)
+    assert np.array_equal(np.stack([sample[there.schema.names[0]] for sample in there]), values)
 
 
 def test_an_upload_that_is_given_up_leaves_nothing(bucket: Bucket) -> None:

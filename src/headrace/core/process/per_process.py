@@ -27,7 +27,7 @@ class PerProcess(Generic[T]):
 
     def get(self) -> T:
         """Returns the instance of this process. The caller keeps it alive."""
-        with self._lock:
+        with self._lock.here:
             if self._current is not None and self._process is this_process.current:
                 instance = self._current()
             else:
@@ -62,7 +62,7 @@ class Handle(Generic[T]):
             return value
 
         # What the parent of a forked child has opened is left alone: a file descriptor shares its position.
-        with self._lock:
+        with self._lock.here:
             if self._value is None or self._process is not this_process.current:
                 self._value = (opener or self._opener)()  # type: ignore[misc]
                 self._process = this_process.current

@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 
 
 class Process:
@@ -30,23 +29,21 @@ def in_forked_child(function: Callable[[], object]) -> None:
 
 
 class ForkLock:
-    """A lock that is free in a forked child: a thread of the parent that held it does not exist there."""
+    """A lock that is free in a forked child: a thread of the parent that held it does not exist there.
+
+    It is taken by `with lock.here:`. A signal handler may raise at any line of Python, and so within an `__enter__` of
+    ours, behind the moment at which the lock is taken: then nobody would ever free it. Python's own lock has no such
+    line.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.here = threading.Lock()
+        """The lock of this process. Read it anew each time."""
         _LOCKS.add(self)
 
     def renew(self) -> None:
         """Makes it free again. Called in a forked child."""
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
+        self.here = threading.Lock()
 
 
 def _begin() -> None:

@@ -6,11 +6,13 @@ anybody has drawn.
 
 from __future__ import annotations
 
+import threading
+
 from headrace.core.process.this_process import ForkLock
 
 _TURN = ForkLock()
 
 
-def global_turn() -> ForkLock:
+def global_turn() -> threading.Lock:
     """Returns the lock to hold for as long as the global generators are another's than the program's."""
-    return _TURN
+    return _TURN.here

@@ -78,7 +78,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     counted.
     """
     began = time.perf_counter()
-    _check_call(source, target, options, workers, on)
+    _check_call(source, target, options, workers, trust, on)
     if options.format == "auto":
         options = replace(options, format=format_for(target))
 
@@ -125,7 +125,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     )
 
 
-def _check_call(source: object, target: object, options: object, workers: int, on: object) -> None:
+def _check_call(source: object, target: object, options: object, workers: int, trust: object, on: object) -> None:
     """Raises `UsageError` for arguments of other types."""
     for name, path in (("source", source), ("target", target)):
         if not isinstance(path, (str, os.PathLike)) and not (name == "source" and (is_sql(path) or is_live(path))):
@@ -135,6 +135,8 @@ def _check_call(source: object, target: object, options: object, workers: int, o
         raise wrong_argument("options", options, expected, place="headrace.pack")
     if not is_whole(workers) or workers < 0:
         raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
+    if not isinstance(trust, bool):
+        raise wrong_argument("trust", trust, "True or False", place="headrace.pack")
     check_on(on, "headrace.pack")
 
 

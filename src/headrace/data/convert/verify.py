@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.errors import FormatError, SampleError
+from headrace.core.errors import FormatError, SampleError, wrong_argument
 from headrace.core.process.shortage import check_shortage
 from headrace.core.text.printable import printable
 from headrace.data.convert.bad_images import one_line
@@ -43,6 +43,8 @@ def verify(
     report: called with (samples done, samples in all).
     options: of the store that a URL names; see docs/storage.md.
     """
+    if not isinstance(trust, bool):
+        raise wrong_argument("trust", trust, "True or False", place="headrace.verify")
     place = local_path(uri)
     reading: Mapping[str, object] = {}
     if is_url(place):

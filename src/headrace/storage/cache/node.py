@@ -20,6 +20,7 @@ import functools
 import os
 import random
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -239,7 +240,10 @@ class Node:
         self.folders.close()
 
     def __del__(self) -> None:
-        self._give_all_back()
+        # When Python exits, this may run behind the end of the modules that it needs. What was counted ahead is then
+        # counted again later, as behind a kill.
+        if not sys.is_finalizing():
+            self._give_all_back()
 
     def open_object(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Opens the file of an object, and returns the descriptor, which is the caller's. Raises `OSError`."""

@@ -65,7 +65,7 @@ def endpoint() -> Endpoint:
     if _ENDPOINT is not None and _OWNER is this_process.current:
         return _ENDPOINT
 
-    with _LOCK:
+    with _LOCK.here:
         if _ENDPOINT is None or _OWNER is not this_process.current:
             _ENDPOINT = _new_endpoint()
             _OWNER = this_process.current

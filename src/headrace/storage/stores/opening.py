@@ -31,7 +31,7 @@ def open_config(config: StoreConfig) -> Store:
     """Returns the store that a description names, as `open_store` does."""
     described = tuple(sorted((name, repr(value)) for name, value in config.options.items()))
     name = (this_process.current, config.scheme, config.container, described)
-    with _LOCK:
+    with _LOCK.here:
         store = _STORES.get(name)
         if store is None:
             store = _new_store(config)

@@ -131,7 +131,7 @@ class RegisteredStore:
         if settings is None:
             return None
 
-        with _LOCK:
+        with _LOCK.here:
             if self._cache is None:
                 self._cache = DiskCache(settings.folder, settings.limit, job=settings.job, say=_say_of_cache)
             return self._cache
@@ -150,7 +150,7 @@ _LISTENERS: list[Callable[[str, str], None]] = []
 def register(settings: StoreSettings) -> RegisteredStore:
     """Makes a store known in this process, by a name that is the same in all processes, while the result is held."""
     name = settings.name
-    with _LOCK:
+    with _LOCK.here:
         known = _KNOWN.get(name)
         if known is None:
             known = _KNOWN[name] = RegisteredStore(settings)
@@ -217,7 +217,7 @@ def cache_kind(name: str) -> str:
 
 def name_at(location: Location) -> str | None:
     """Returns the store of a location that was registered last; None if there is none."""
-    with _LOCK:
+    with _LOCK.here:
         registered = list(_KNOWN.values())
 
     for store in reversed(registered):

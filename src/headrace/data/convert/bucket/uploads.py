@@ -61,7 +61,9 @@ class _Blocks:
                 if self._report is not None:
                     self._report(len(block))
 
-        self._confirm()
+        # The store's client asks for the blocks in a thread of its own runtime, in which it takes no other request.
+        with ThreadPoolExecutor(1, "headrace-confirm") as thread:
+            thread.submit(self._confirm).result()
 
 
 def upload_file(
