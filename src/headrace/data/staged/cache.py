@@ -323,7 +323,9 @@ def _give_up() -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (NOTE, LOCK, f".{NOTE}") or OURS.fullmatch(name) is not None
+    # Another process may write the note at this moment: see `write_atomically`.
+    is_draft = name.startswith(f".{NOTE}.") and name.endswith(".partial")
+    return is_draft or name in (NOTE, LOCK, f".{NOTE}") or OURS.fullmatch(name) is not None
 
 
 def write_note(folder: Path, note: CacheNote) -> None:
