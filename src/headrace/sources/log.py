@@ -56,7 +56,7 @@ class Log(Protocol):
     def seek(self, positions: Positions) -> None:
         """Has `poll` go on there, with these partitions only. If there are no such records, `poll` raises.
 
-        A position between two records means the second one: a resume goes on at the last position and one.
+        A position between two records means the second one: a resume goes on one behind the last position.
         """
 
     def poll(self, timeout: float, limit: int) -> list[Records]:

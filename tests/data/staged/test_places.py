@@ -13,6 +13,8 @@ import pytest
 
 from headrace import Staged
 from headrace.core.errors import DatasetError, HeadraceError
+from headrace.core.files.atomic_file import write_atomically
+from headrace.data.staged.cache import NOTE
 from tests.data.staged.building import Counting, is_whole
 
 SOURCE = [{"x": np.arange(4.0) + number, "text": "a" * number} for number in range(6)]
@@ -112,6 +114,24 @@ def test_without_permission_a_cache_opens_if_it_can_be_read(
         assert told.startswith(DatasetError.__name__)
         assert "Permission denied" in told
         assert "cure:" in told
+
+
+def test_a_note_that_another_process_writes_at_this_moment_is_no_file_of_the_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts: list[Path] = []
+
+    def keep(draft: Path, target: Path) -> None:
+        drafts.append(draft)
+        (tmp_path / draft.name).write_bytes(draft.read_bytes())
+
+    (tmp_path / "other").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", keep)
+        write_atomically(tmp_path / "other" / NOTE, b"{}")
+    assert len(drafts) == 1
+    (tmp_path / "other").rmdir()
+    assert is_whole(Staged(SOURCE, cache=tmp_path), SOURCE)
 
 
 def test_a_folder_that_may_not_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

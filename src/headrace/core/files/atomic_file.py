@@ -30,6 +30,11 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> No
         draft.unlink(missing_ok=True)
 
 
+def is_draft(name: str, of: str) -> bool:
+    """Tells whether a file of this name is what `write_atomically` has begun for the file `of` beside it."""
+    return name.startswith(f".{of}.") and name.endswith(".partial")
+
+
 def sync_tree(root: Path) -> None:
     """Flushes every file below a folder to the disk."""
     for path in root.rglob("*"):

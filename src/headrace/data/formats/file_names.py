@@ -15,7 +15,7 @@ def file_name(name: str) -> str:
         if char.isprintable() and char not in FORBIDDEN:
             safe += char
         else:
-            safe += quoted(char)
+            safe += _quoted(char)
 
     # A leading dot would hide the file, and `..` would name another folder.
     if safe.startswith("."):
@@ -23,7 +23,7 @@ def file_name(name: str) -> str:
     return on_disk(safe + ".npy")
 
 
-def quoted(char: str) -> str:
+def _quoted(char: str) -> str:
     """Returns a character as %xx for each of its bytes."""
     return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogateescape"))
 

@@ -31,7 +31,7 @@ from headrace.core.errors import (
     StaleCacheError,
     UsageError,
 )
-from headrace.core.files.atomic_file import write_atomically
+from headrace.core.files.atomic_file import is_draft, write_atomically
 from headrace.core.files.file_lock import locked
 from headrace.core.files.regular_files import read_side_file
 from headrace.core.process.shortage import check_shortage
@@ -323,9 +323,8 @@ def _give_up() -> None:
 
 
 def _is_ours(name: str) -> bool:
-    # Another process may write the note at this moment: see `write_atomically`.
-    is_draft = name.startswith(f".{NOTE}.") and name.endswith(".partial")
-    return is_draft or name in (NOTE, LOCK, f".{NOTE}") or OURS.fullmatch(name) is not None
+    # Another process may write the note at this moment.
+    return name in (NOTE, LOCK, f".{NOTE}") or is_draft(name, NOTE) or OURS.fullmatch(name) is not None
 
 
 def write_note(folder: Path, note: CacheNote) -> None:
