@@ -118,7 +118,7 @@ class Setup:
         return found
 
     def measure(self) -> dict[str, float]:
-        """Measures an epoch: photos a second, the percentage of waiting, and CPU seconds of each party for 1,000."""
+        """Measures an epoch: photos a second, the percentage of waiting, CPU seconds for 1,000 of each party."""
         processes = self.processes()
         before = {party: cpu_seconds(pids) for party, pids in processes.items()}
         own = time.process_time() - self.check.cpu
@@ -128,9 +128,10 @@ class Setup:
             fail("a worker or a host was replaced")
 
         for party, pids in processes.items():
-            used[party] = cpu_seconds(pids) - before[party]
+            if pids:
+                used[party] = cpu_seconds(pids) - before[party]
         photos = len(self.loader.dataset)
-        cpu = {party: 1000 * used[party] / photos for party in PARTIES}
+        cpu = {party: 1000 * own_seconds / photos for party, own_seconds in used.items()}
         return {"photos/s": photos / seconds, "waiting": 100 * waited / seconds, **cpu}
 
 
@@ -199,7 +200,7 @@ def remote_decoding(photos: int = 2000, rounds: int = 5, step: float = 0.02) -> 
         for name, epochs in found.items()
     ]
     cpu = [
-        Row(party, {name: values for name, epochs in found.items() if any(values := [one[party] for one in epochs])})
+        Row(party, {name: [one[party] for one in epochs] for name, epochs in found.items() if party in epochs[0]})
         for party in PARTIES
     ]
     title = f"{photos:,} photos, a step of {step * 1e3:g} ms"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,63 @@ def test_what_is_no_value_of_a_keyword_is_refused(name: str, tmp_path: Path) -> 
         for other in (headrace.verify, lambda path, **words: headrace.pack(path, path / "there", **words)):
             with pytest.raises(UsageError, match=r"\(trust=\)"):
                 other(tmp_path, trust=value)
+
+
+@pytest.mark.parametrize("name", ["format", "options", "cache_dir", "cache_limit"])
+@pytest.mark.parametrize("kind", ["database", "datasets.Dataset", "file", "file URL", "list"])
+def test_what_would_say_nothing_about_the_data_is_refused(kind: str, name: str, tmp_path: Path) -> None:
+    value: Any = {"format": "csv", "options": {"region": "x"}, "cache_dir": tmp_path / "c", "cache_limit": "2GB"}[name]
+    path = tmp_path / "a.csv"
+    path.write_text("x\n1\n2\n")
+    source: Any = path
+    if kind == "database":
+        source = f"sqlite:///{tmp_path}/a.db"
+        sqlite3.connect(tmp_path / "a.db").execute("create table t (k integer primary key)").connection.close()
+    elif kind == "datasets.Dataset":
+        source = pytest.importorskip("datasets").Dataset.from_dict({"x": [1, 2]})
+    elif kind == "file URL":
+        source = path.as_uri()
+    elif kind == "list":
+        source = [path, path]
+    if name == "format" and kind in ("file", "file URL", "list"):
+        assert len(headrace.open(source, format=value)) > 0
+        return
+
+    with pytest.raises(UsageError, match=rf"headrace\.open\({name}=\)"):
+        headrace.open(source, **{name: value})
+    assert {one.name for one in tmp_path.iterdir()} <= {"a.csv", "a.db"}
+
+
+def open_connection() -> Any:
+    return sqlite3.connect(":memory:")
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "told"),
+    [
+        (lambda name: open_connection(), {"table": "t"}, r"argument: 'name'(.|\n)*functools\.partial"),
+        (open_connection, {"format": "csv"}, r"headrace\.open\(format=\)(.|\n)*leave format= out"),
+        (b"data.csv", {}, r"os\.fsdecode"),
+        ({"train": 1, "test": 2}, {}, r"choose one of 'train', 'test', as in data\['train'\]"),
+        ("a\0b", {}, "a zero byte"),
+        ("https://[::1/x", {}, "https://HOST:PORT/PATH"),
+        ("a.db", {"query": "select 1"}, "sqlite:///PATH"),
+        (Path, {}, "of type type"),
+    ],
+)
+def test_what_people_give_by_mistake_has_a_cure(given: Any, words: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        headrace.open(given, **words)
+
+
+def test_an_open_connection_has_a_cure() -> None:
+    with (
+        contextlib.closing(open_connection()) as connection,
+        pytest.raises(UsageError, match="a function that connects"),
+    ):
+        headrace.open(connection, table="t", key="k")
+
+
+def test_a_file_url_may_have_one_slash(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    assert [row["x"] for row in headrace.open(f"file:{tmp_path}/a.csv")] == [1, 2]

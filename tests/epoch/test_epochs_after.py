@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -251,6 +252,32 @@ def test_a_framework_that_sets_the_epoch_gets_the_epoch_that_it_sets(crew: Crew,
             resumed.set_epoch(number)
             following.append(lists(resumed))
         assert following == epochs[2:]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("stop", [0, 1, BATCHES])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_epoch_that_does_not_come_is_told(number: int, stop: int, workers: int) -> None:
+    def loader() -> headrace.DataLoader[Any]:
+        return headrace.DataLoader(Rows(LENGTH), SIZE, shuffle=True, seed=2, num_workers=workers)
+
+    first = loader()
+    epochs = [lists(first) for _ in range(3)]
+    first = loader()
+    iterator = iter(first)
+    for _ in range(stop):
+        next(iterator)
+    resumed = loader()
+    resumed.load_state_dict(first.state_dict())
+    resumed.set_epoch(number)
+    in_the_middle = stop not in (0, BATCHES)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        rest = lists(resumed)
+    assert rest == (epochs[0][stop:] if in_the_middle else epochs[number])
+    about = [str(one.message) for one in told if "set_epoch" in str(one.message)]
+    assert len(about) == (in_the_middle and number != 0)
+    assert all(f"set_epoch({number}) was called" in text and "the middle of epoch 0" in text for text in about)
 
 
 class Endless:

@@ -94,7 +94,8 @@ def test_batches_ahead_alone_are_tuned_without_a_seed() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": "many"}, {"num_workers": "2"}, {"prefetch_factor": "many"},
+        {"num_workers": "many"}, {"num_workers": "2"}, {"num_workers": None}, {"num_workers": headrace.Auto},
+        {"prefetch_factor": "many"},
         {"on_stats": "print"},
     ],
 )  # fmt: skip

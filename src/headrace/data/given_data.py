@@ -85,6 +85,7 @@ class GivenDatabase:
     key: str | None
 
     def read_as(self, wanted: Wanted) -> Opened:
+        refuse_settings_of_files(wanted, "a database")
         return Opened(self.rows(wanted.columns), None)
 
     def rows(self, columns: Names | None) -> Reader:
@@ -101,11 +102,13 @@ class GivenObject:
     value: Any
 
     def read_as(self, wanted: Wanted) -> Opened:
-        return Opened(self._reader(), options_for(self.value, wanted.options))
+        reader = self._reader()
+        refuse_settings_of_files(wanted, f"a {type(self.value).__name__}")
+        return Opened(reader, None)
 
     def _reader(self) -> Reader:
         value = self.value
-        if hasattr(value, "features") and hasattr(value, "data"):
+        if hasattr(value, "features") and hasattr(value, "data") and not isinstance(value, type):
             from headrace.data.formats.huggingface import reader_of
 
             return reader_of(value)
@@ -114,24 +117,42 @@ class GivenObject:
         if hasattr(value, "cursor"):
             found = f"a {type(value).__name__}"
             expected = "the URL of a database, an engine of SQLAlchemy, or a function that returns a connection"
-            cure = "give a function that connects: a connection cannot be sent to worker processes"
+            cure: str | None = "give a function that connects: a connection cannot be sent to worker processes"
             raise UsageError.about(what, place="headrace.open", found=found, expected=expected, cure=cure)
 
         found = f"{value!r} of type {type(value).__name__}"
         expected = "a path, a list of files, a datasets.Dataset, or a database"
-        raise UsageError.about(what, place="headrace.open", found=found, expected=expected)
+        cure = None
+        if isinstance(value, bytes):
+            cure = "give the path as text: os.fsdecode(path)"
+        elif isinstance(value, Mapping):
+            found = f"a {type(value).__name__}"
+            cure = f"choose one of {', '.join(map(repr, value))}, as in data[{next(iter(value), 'name')!r}]"
+        raise UsageError.about(what, place="headrace.open", found=found, expected=expected, cure=cure)
+
+
+def refuse_settings_of_files(wanted: Wanted, what: str) -> None:
+    """Raises `UsageError` for what was wanted and only means something for files. what: the data are."""
+    for name in ("format", "options", "cache_dir", "cache_limit"):
+        if getattr(wanted, name) is not None:
+            found = f"it was given, and the data are {what}"
+            cure = f"leave {name}= out"
+            raise wrong_argument(name, None, "files with it", place="headrace.open", found=found, cure=cure)
 
 
 def given_data(source: Any, query: str | None, table: str | None, key: str | None) -> GivenData:
     """Tells what a source is, and opens nothing. Raises `UsageError` for query, table or key of what is no database."""
     if is_sql(source):
         return GivenDatabase(source, query, table, key)
+    if hasattr(source, "cursor"):
+        return GivenObject(source)  # an open connection, which it refuses
 
     for name, value in (("query", query), ("table", table), ("key", key)):
         if value is not None:
             expected = "postgresql://, sqlite:///, mysql://, an engine, or a function that connects"
             found = f"it was given, and the data are a {type(source).__name__} that is no database"
-            raise wrong_argument(name, value, expected, place="headrace.open", found=found)
+            cure = f"leave {name}= out, or write a file of SQLite as sqlite:///PATH"
+            raise wrong_argument(name, value, expected, place="headrace.open", found=found, cure=cure)
 
     if isinstance(source, (str, os.PathLike)):
         return GivenPath(source)

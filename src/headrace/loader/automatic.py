@@ -62,6 +62,9 @@ def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: Ask
     for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
         if isinstance(value, str) and value != "auto":
             raise wrong_argument(name, value, "a whole number, or 'auto'", place="headrace.DataLoader")
+    if num_workers is None or num_workers is Auto:
+        expected = "a whole number, 'auto', or headrace.Auto()"
+        raise wrong_argument("num_workers", num_workers, expected, place="headrace.DataLoader")
 
     wanted = num_workers == "auto" or isinstance(num_workers, Auto)
     if wanted and prefetch_factor not in (None, "auto") and not (is_whole(prefetch_factor) and prefetch_factor > 0):

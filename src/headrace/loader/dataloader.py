@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from multiprocessing.context import BaseContext
@@ -341,6 +342,13 @@ class DataLoader(Observed, AskedArguments[T_co]):
             elif told:  # the state has taken it back to its own epoch
                 tell_epoch(self.dataset, told)
             iterator = self._begin_epoch()
+        elif announced and epoch != resume["epoch"] and self.batches_per_epoch is None:
+            warnings.warn(
+                f"set_epoch({epoch}) was called, but the loaded state is in the middle of epoch {resume['epoch']}: the "
+                f"rest of epoch {resume['epoch']} comes now, and epoch {epoch} does not come. To go on without a gap, "
+                f"call set_epoch({resume['epoch']}); to begin epoch {epoch}, do not load the state.",
+                stacklevel=3,
+            )
 
         return iterator
 

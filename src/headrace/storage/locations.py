@@ -115,6 +115,7 @@ def url_options(url: str) -> dict[str, object]:
     options: dict[str, object] = {}
     user, at, _ = rest.partition("/")[0].rpartition("@")
     if scheme in HTTP_SCHEMES:
+        _parse_http(url, scheme)  # which refuses a broken one
         parts = urlsplit(url)
         user, at, _ = parts.netloc.rpartition("@")
         if parts.query:
@@ -142,6 +143,11 @@ def local_path(url: str | os.PathLike[str]) -> str:
     if match["slashes"] == "/":
         return "/" + unquote(match["rest"])
     return _path_of_file_url(match["rest"], given)
+
+
+def lies_elsewhere(path: object) -> bool:
+    """Tells whether a path is the URL of a store, and not of a file on this machine."""
+    return is_url(path) and is_url(local_path(str(path)))
 
 
 def bound_path(path: str | os.PathLike[str]) -> str:

@@ -390,7 +390,9 @@ def _open_url(chosen: Format, url: str, trust: bool, columns: Names | None) -> R
 
 
 def check_name(place: str) -> None:
-    """Raises `UsageError` for a path that libraries cannot be told, since they want UTF-8."""
+    """Raises `UsageError` for a path that libraries cannot be told, since they want UTF-8, and for one with a zero."""
+    if "\0" in place:
+        raise UsageError.about("this path cannot be used", place=repr(place), found="a zero byte in it")
     try:
         place.encode()
     except UnicodeEncodeError as error:

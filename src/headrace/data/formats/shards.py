@@ -208,12 +208,13 @@ def beginning_of_files(place: str | Sequence[str]) -> str:
     if not isinstance(place, str):
         return os.path.commonpath([os.path.realpath(file) for file in place])
 
+    # Not by `Path`, which raises where a folder on the way may not be entered. A relative path may still lead there.
     whole = os.path.realpath(place)
-    if Path(whole).is_dir():
+    if os.path.isdir(whole):  # noqa: PTH112
         return f"{whole}/"
-    if Path(whole).exists():
+    if os.path.exists(whole):  # noqa: PTH110
         return whole
-    # A pattern, or a prefix of names.
+    # A pattern, a prefix of names, or a place that cannot be looked at.
     fixed = Path(f"{re.split(r'[*?{[]', place)[0]}x")
     return f"{os.path.realpath(fixed.parent)}/{fixed.name[:-1]}"
 

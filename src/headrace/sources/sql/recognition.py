@@ -26,5 +26,7 @@ def is_engine(source: object) -> bool:
 
 
 def is_function(source: object) -> bool:
-    """Tells whether something may be a function that connects; a class or a collection is none."""
-    return callable(source) and not isinstance(source, type) and not hasattr(source, "__getitem__")
+    """Tells whether something may be a function that connects; a class, a collection or a connection is none."""
+    if isinstance(source, type) or hasattr(source, "__getitem__") or hasattr(source, "cursor"):
+        return False
+    return callable(source)

@@ -5,6 +5,7 @@ A target is small and can be pickled, and shows no secret.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -223,6 +224,19 @@ class AlchemyTarget:
         self.__init__(state["url"])  # type: ignore[misc]
 
 
+def _needed_arguments(function: Callable[..., Any]) -> str | None:
+    """Returns which arguments a function needs, in Python's words; None: none, or nobody knows."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return None  # some functions of C libraries have none to show
+    try:
+        signature.bind()
+    except TypeError as error:
+        return str(error)
+    return None
+
+
 class FunctionTarget:
     """What a user's function connects to."""
 
@@ -231,6 +245,11 @@ class FunctionTarget:
         name = getattr(connect, "__qualname__", type(connect).__name__)
         self.place = f"<{name}()>"
         self.secrets = Secrets()
+        if (needed := _needed_arguments(connect)) is not None:
+            cure = "give a function without arguments, such as functools.partial of this one"
+            expected = "a function that connects when it is called without arguments"
+            raise UsageError.about("cannot open this", place=self.place, found=needed, expected=expected, cure=cure)
+
         connection = connect()
         package = type(connection).__module__.partition(".")[0]
         if not hasattr(connection, "cursor"):

@@ -18,7 +18,7 @@ from headrace.core.process.this_process import ForkLock, Process
 from headrace.core.sizes import bytes_in
 from headrace.storage.cache import CachedObject, DiskCache
 from headrace.storage.fetching.ranges import ObjectVersion
-from headrace.storage.locations import Location, is_url
+from headrace.storage.locations import Location, is_url, lies_elsewhere
 from headrace.storage.stores.objects import Store, StoreConfig
 from headrace.storage.stores.opening import open_config
 
@@ -48,7 +48,7 @@ def cache_settings(
 
     Raises `UsageError` for a limit without a folder, for a folder that is none, or for data that lie on this machine.
     """
-    if folder is not None and not is_url(source):
+    if folder is not None and not lies_elsewhere(source):
         cure = "leave cache_dir= out: only what comes from elsewhere is kept there"
         raise wrong_argument("cache_dir", folder, "a URL to open with it", place="headrace.open", cure=cure)
 

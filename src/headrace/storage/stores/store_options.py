@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.core.errors import wrong_argument
-from headrace.storage.locations import HTTP_SCHEMES, is_url, parse, url_options
+from headrace.storage.locations import HTTP_SCHEMES, is_url, lies_elsewhere, parse, url_options
 
 
 class StoreOptions(Mapping[str, object]):
@@ -43,7 +43,7 @@ def options_for(source: object, options: object, place: str = "headrace.open", n
     """Returns the options with which data are opened: what their URL holds, and those that were given, which win.
 
     source: a path, a URL, or a list of these. place, name: of the function and its argument, for the error. Raises
-    `UsageError` for options that are no mapping from names.
+    `UsageError` for options that are no mapping from names, and for those of data that lie in no store.
     """
     expected = "a dict from names to values, such as {'region': 'eu-west-3'}; docs/storage.md lists them"
     if not isinstance(options, Mapping | None):
@@ -56,9 +56,15 @@ def options_for(source: object, options: object, place: str = "headrace.open", n
         if not isinstance(key, str):
             raise wrong_argument(name, options, expected, place=place, found=f"a name of type {type(key).__name__}")
 
+    first = source[0] if isinstance(source, (list, tuple)) and source else source
+    if given and not isinstance(options, StoreOptions) and not lies_elsewhere(first):
+        found = f"{', '.join(given)}, for data that lie in no store"
+        cure = f"leave {name}= out, or give the URL of a store"
+        raise wrong_argument(name, options, "options of a store, with its URL", place=place, found=found, cure=cure)
+
     if isinstance(source, (list, tuple)):
         given = {**_options_of_list(source), **given}
-    elif is_url(source):
+    elif lies_elsewhere(source):
         given = {**url_options(str(source)), **given}
     return StoreOptions(given)
 
