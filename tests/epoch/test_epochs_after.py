@@ -276,8 +276,10 @@ def test_an_epoch_that_does_not_come_is_told(number: int, stop: int, workers: in
         rest = lists(resumed)
     assert rest == (epochs[0][stop:] if in_the_middle else epochs[number])
     about = [str(one.message) for one in told if "set_epoch" in str(one.message)]
-    assert len(about) == (in_the_middle and number != 0)
-    assert all(f"set_epoch({number}) was called" in text and "the middle of epoch 0" in text for text in about)
+    comes_again = stop == BATCHES and number == 0
+    assert len(about) == ((in_the_middle and number != 0) or comes_again)
+    where = "behind the end of epoch 0" if comes_again else "in the middle of epoch 0"
+    assert all(f"set_epoch({number}) was called" in text and where in text for text in about)
 
 
 class Endless:
@@ -346,3 +348,80 @@ def test_workers_that_would_have_lived_on_do_not_draw_the_numbers_of_an_earlier_
     resumed = loader()
     resumed.load_state_dict(state)
     assert lists(resumed) not in seen
+
+
+class TellsItsEpoch(torch.utils.data.Sampler[int]):
+    """An order of its own, as samplers of others have theirs: a permutation seeded by the number that it is told."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(LENGTH, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+
+
+class StreamOfEpoch(torch.utils.data.IterableDataset[int]):
+    """A stream whose values tell the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(100 * self.epoch, 100 * self.epoch + LENGTH))
+
+
+TOLD: dict[str, Callable[[int | None], dict[str, Any]]] = {
+    "sampler": lambda seed: {"dataset": Rows(LENGTH), "sampler": TellsItsEpoch()},
+    "stream": lambda seed: {"dataset": StreamOfEpoch()},
+    "shuffle": lambda seed: {
+        "dataset": Rows(LENGTH), "shuffle": True,
+        "generator": torch.Generator().manual_seed(3) if seed is None else None,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.quick(portion=[None, 5])
+@pytest.mark.parametrize("order", TOLD)
+@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.parametrize("portion", [None, 1, 2, BATCHES - 1, BATCHES + 1, 5, 2 * BATCHES + 1])
+@pytest.mark.parametrize("sets", [True, False])
+def test_whoever_sets_the_epoch_resumes_what_would_have_come(
+    order: str, seed: int | None, portion: int | None, sets: bool
+) -> None:
+    """A script that calls `set_epoch` with each epoch, or never does; also in epochs that are no passes."""
+
+    def loader() -> headrace.DataLoader[Any]:
+        return headrace.DataLoader(batch_size=SIZE, seed=seed, batches_per_epoch=portion, **TOLD[order](seed))
+
+    def train(loader: headrace.DataLoader[Any], epochs: range, stop: tuple[int, int] = (-1, 0)) -> tuple[Any, Any]:
+        came, state = [], None
+        for epoch in epochs:
+            if sets:
+                loader.set_epoch(epoch)
+            batches = []
+            for batch in loader:
+                batches.append(batch.tolist())
+                if stop == (epoch, len(batches)):
+                    state = loader.state_dict()
+            came.append(batches)
+        return came, state
+
+    whole, _ = train(loader(), range(5))
+    for epoch in range(3):
+        for count in {1, 2, len(whole[epoch]) - 1, len(whole[epoch])} & {*range(1, len(whole[epoch]) + 1)}:
+            _, state = train(loader(), range(epoch + 1), (epoch, count))
+            over = count == len(whole[epoch])
+            expected = whole[epoch + 1 :] if over else [whole[epoch][count:], *whole[epoch + 1 :]]
+            resumed = loader()
+            resumed.load_state_dict(state)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", ".*set_epoch")
+                assert train(resumed, range(epoch + over, 5))[0] == expected, (epoch, count)

@@ -119,7 +119,7 @@ def spec_for(dataset: Any, workers: int = 2) -> LoaderSpec:
 def begun(spec: LoaderSpec, executor: Executor, number: int = 0, policy: Policy | None = None) -> Epoch:
     """Begins an epoch with an executor, as an iterator does."""
     fingerprint = {"dataset": "rows", "length": None, "seed": None, "batch_size": 4, "samplers": []}
-    terms = Terms("loader", number, False, None, ALONE, False, True, fingerprint, None)
+    terms = Terms("loader", number, False, None, None, ALONE, False, True, fingerprint, None)
     opening = Opening(spec, terms, indices=iter(spec.index_sampler), base_seed=7, shared_seed=None, group=None)
     origin = LoaderOrigin(spec, has_workers=executor.replicas > 0)
     shared = Shared(policy, FaultCounter(None, None), Seeding())

@@ -140,9 +140,9 @@ def generators(spec: LoaderSpec) -> list[torch.Generator]:
 
 def announce(index_sampler: object, terms: Terms) -> None:
     """Tells samplers the number of the epoch, where the loader is asked to."""
-    if terms.announce:
-        tell_epoch(index_sampler, terms.epoch)
-        tell_epoch(getattr(index_sampler, "sampler", None), terms.epoch)
+    if terms.announce and terms.told is not None:
+        tell_epoch(index_sampler, terms.told)
+        tell_epoch(getattr(index_sampler, "sampler", None), terms.told)
 
 
 def dealing_of(index_sampler: object, world: World) -> World:

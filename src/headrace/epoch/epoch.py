@@ -115,7 +115,7 @@ class Epoch:
             shared_seed=self._seeds.of_pipes,
             replicas=self.record.replicas,
             epoch=self.terms.epoch,
-            announce=self.terms.announce,
+            told=self.terms.told if self.terms.announce else None,
             first=self.record.first,
             states=self.states,
             killers=dict(self.fault_counter.killers),

@@ -30,7 +30,9 @@ class Terms(NamedTuple):
     """What tells the loader from the others of the script, on all ranks."""
     epoch: int
     announce: bool
-    """Whether datasets and samplers are told the epoch's number."""
+    """Whether datasets and samplers are told a number when the epoch begins."""
+    told: int | None
+    """The number that they were told; None: none. Without a seed it may be that of an earlier epoch."""
     seed: int | None
     world: World
     deal: bool
@@ -127,9 +129,10 @@ class EpochRecord:
 
         self.handed_out = None
 
-    def snapshot(self, loader: RecordedLoader, *, portion: int = 0) -> Snapshot:
-        """Returns the state after the batch that was delivered last. portion: batches of the portion delivered.
+    def snapshot(self, loader: RecordedLoader, *, portion: int = 0, following: int | None = None) -> Snapshot:
+        """Returns the state after the batch that was delivered last.
 
+        portion: batches of the portion delivered. following: number of the next epoch, if it was set in this one.
         Behind the last batch of an epoch it is the state at the beginning of the next one. Raises `StateError` if the
         state of a dataset or of the sampler could not be taken there.
         """
@@ -150,6 +153,8 @@ class EpochRecord:
             **terms.fingerprint,
             "epoch": terms.epoch,
             "finished": finished,
+            "told": terms.told,
+            "next": following,
             "rank": terms.world.rank,
             "world_size": terms.world.size,
             "batches": progress.batches,

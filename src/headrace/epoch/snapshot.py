@@ -4,6 +4,8 @@ A snapshot holds plain values, lists and dictionaries (and what a dataset's own 
 compared, written as JSON, and loaded by `torch.load` with `weights_only=True`. It says what was delivered, on this
 rank, of which epoch:
 
+- `told`: the number that datasets and samplers were told of the epoch; None: none;
+- `next`: the number of the next epoch, where `set_epoch` gave it in the middle of this one; None: it did not;
 - `batches`: how many index batches (for iterable data: batches of all replicas) were delivered without a gap;
 - `beyond`: numbers of those that were delivered out of order behind a gap;
 - `deferred`: samples that are still to come, and do not lie where the sampler put them: place, position and key of
@@ -31,7 +33,7 @@ from headrace.core.world import World
 from headrace.epoch.deferral import merged
 from headrace.epoch.generators import decoded
 
-FORMAT, VERSION = "headrace.DataLoader", 3
+FORMAT, VERSION = "headrace.DataLoader", 4
 
 Snapshot = dict[str, Any]
 
@@ -41,8 +43,8 @@ FINGERPRINT = ("dataset", "length", "seed", "batch_size", "samplers")
 """What a loader must agree with to load a state."""
 
 KEYS = (
-    *COUNTS, "finished", "random", "draws", "later_draws", "datasets", "elastic", "sampler", "beyond", "deferred",
-    "replicas", "stream",
+    *COUNTS, "finished", "told", "next", "random", "draws", "later_draws", "datasets", "elastic", "sampler", "beyond",
+    "deferred", "replicas", "stream",
 )  # fmt: skip
 """What a snapshot has besides the fingerprint and the checksum."""
 
@@ -207,6 +209,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "samplers": (_is_names, "a list of names of classes"),
     "checksum": (_is_count, "a whole number that is not negative"),
     "finished": (lambda value: isinstance(value, bool), "True or False"),
+    "told": (_is_whole, "a whole number, or None"),
+    "next": (_is_whole, "a whole number, or None"),
     "elastic": (lambda value: isinstance(value, bool), "True or False"),
     "draws": (_is_draws, f"up to {MOST_DRAWS} letters, each i, s or p"),
     "later_draws": (_is_draws, f"up to {MOST_DRAWS} letters, each i, s or p"),
@@ -350,6 +354,11 @@ def next_epoch(state: Snapshot) -> Snapshot:
         "stream": None,
     }
     return sealed(following)
+
+
+def in_the_middle(state: Snapshot) -> bool:
+    """Tells whether a part of the state's epoch was delivered."""
+    return not state["finished"] and bool(state["batches"] or state["beyond"])
 
 
 def _shown(value: object) -> str:

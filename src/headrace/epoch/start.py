@@ -19,8 +19,8 @@ class EpochStart(NamedTuple):
     replicas: int
     """How many there are in all; 0: no workers."""
     epoch: int
-    announce: bool
-    """Whether the dataset's `set_epoch` is called."""
+    told: int | None
+    """What the dataset's `set_epoch` is called with; None: it is not called."""
     first: int
     """Position of the first sample of a dealt-out stream that was not delivered before."""
     states: Mapping[int, Any]

@@ -329,26 +329,20 @@ class DataLoader(Observed, AskedArguments[T_co]):
         position = self._session.position
         resume = position.resume
         epoch = position.epoch
-        announced = position.announced
+        set_ahead = position.is_set_ahead
         told = told_epoch(self.dataset)
+        surprise = position.surprise()
         iterator = self._begin_epoch()
-        if resume is None or not resume["batches"] or not isinstance(iterator, LoaderIterator):
-            return iterator
-
+        is_late = resume is not None and resume["batches"] and isinstance(iterator, LoaderIterator)
         # The state was saved behind the last batch, and nobody could know that it was. Other ranks may have one more.
-        if iterator.is_at_end() and not iterator.record.is_short:
-            if announced and epoch != resume["epoch"]:
+        if is_late and iterator.is_at_end() and not iterator.record.is_short:
+            if set_ahead:
                 self.set_epoch(epoch)
             elif told:  # the state has taken it back to its own epoch
                 tell_epoch(self.dataset, told)
             iterator = self._begin_epoch()
-        elif announced and epoch != resume["epoch"] and self.batches_per_epoch is None:
-            warnings.warn(
-                f"set_epoch({epoch}) was called, but the loaded state is in the middle of epoch {resume['epoch']}: the "
-                f"rest of epoch {resume['epoch']} comes now, and epoch {epoch} does not come. To go on without a gap, "
-                f"call set_epoch({resume['epoch']}); to begin epoch {epoch}, do not load the state.",
-                stacklevel=3,
-            )
+        elif surprise is not None:
+            warnings.warn(surprise, stacklevel=3)
 
         return iterator
 

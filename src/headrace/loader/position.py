@@ -14,7 +14,16 @@ from headrace.epoch.fixed_length import EndlessBatches
 from headrace.epoch.lengths import batches_of
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.record import EpochRecord, Terms
-from headrace.epoch.snapshot import Snapshot, check_reach, checked, next_epoch, part_for, parts_of, with_sampler
+from headrace.epoch.snapshot import (
+    Snapshot,
+    check_reach,
+    checked,
+    in_the_middle,
+    next_epoch,
+    part_for,
+    parts_of,
+    with_sampler,
+)
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.sampler import ElasticSampler
 
@@ -37,6 +46,8 @@ class Position:
     """Number of the next epoch."""
     announced: bool = False
     """Whether `set_epoch` was called since the last epoch began."""
+    known: int | None = None
+    """The number that datasets and samplers were told last, within a portion."""
     resume: Snapshot | None = None
     """The state from which the next epoch goes on."""
     loaded: Loaded | None = None
@@ -48,18 +59,82 @@ class Position:
     supply: EndlessBatches | None = None
     """Passes over the data, for epochs of `batches_per_epoch`."""
 
+    @property
+    def _resumed(self) -> Snapshot | None:
+        """The state from which an epoch or a portion goes on whose number is given; None: an epoch begins."""
+        resume = self.resume
+        if resume is None or in_the_middle(resume):
+            return resume
+        if self.supply is not None and resume["portion"] and resume["next"] is None:
+            return resume
+        return None
+
+    @property
+    def is_set_ahead(self) -> bool:
+        """Whether `set_epoch` gave the number of a later epoch than the one from which the loaded state goes on."""
+        resumed = self._resumed
+        if resumed is None or not self.announced:
+            return False
+        if self.supply is not None:
+            # Within a portion, a number that it was given before its pass began is given again.
+            return resumed["portion"] == 0 or resumed["next"] is not None
+        return bool(self.epoch != resumed["epoch"])
+
+    @property
+    def beginning(self) -> int:
+        """Number of the epoch that begins now: that of the state, where one goes on that had begun."""
+        resumed = self._resumed
+        return self.epoch if resumed is None else int(resumed["epoch"])
+
+    @property
+    def told(self) -> int | None:
+        """The number that datasets and samplers know in it, where nobody but `set_epoch` tells them; None: none."""
+        resumed = self._resumed
+        if resumed is not None and resumed["told"] is not None:
+            return int(resumed["told"])
+        return self.beginning if self.announced else self.known
+
+    @property
+    def announces(self) -> bool:
+        """Whether they are told it when it begins."""
+        return self.announced or (self._resumed is not None and self.told is not None)
+
+    def surprise(self) -> str | None:
+        """Returns what a script may not expect of the number that it gave `set_epoch` behind a state; None: nothing."""
+        resume = self.resume
+        if resume is None or not self.announced or self.supply is not None:
+            return None
+
+        begun = resume["epoch"]
+        if self.is_set_ahead:
+            return (
+                f"set_epoch({self.epoch}) was called, but the loaded state is in the middle of epoch {begun}: the rest "
+                f"of epoch {begun} comes first. For it, call set_epoch({begun}); to begin epoch {self.epoch} now, do "
+                f"not load the state."
+            )
+        if self.epoch < begun and not in_the_middle(resume):
+            return (
+                f"set_epoch({self.epoch}) was called, but the loaded state is behind the end of epoch {begun - 1}: "
+                f"epoch {self.epoch} comes once more, all of it. To go on, call set_epoch({begun})."
+            )
+        return None
+
     def begin_epoch(self) -> None:
-        """Counts the epoch that begins now."""
+        """Counts the epoch that begins now. What `set_epoch` gave in the middle of it is for the next one."""
+        # A pass that begins within a portion goes on with the number of the one before.
+        self.known = self.told if self.supply is not None else None
         self.loaded = None
+        if not self.is_set_ahead:
+            self.epoch = self.beginning + 1
+            self.announced = False
         self.resume = None
-        self.epoch += 1
-        self.announced = False
 
     def go_to(self, state: Snapshot | None, sampler: object) -> None:
         """Goes on behind `state` with the next epoch; None: with an epoch from its beginning. sampler: of indices."""
         self.record = None
         self.resume = None
         self.supply = None
+        self.known = None
         self.draws = None
         self.loaded = None
         if state is None:
@@ -71,7 +146,8 @@ class Position:
         if state["finished"]:
             state = behind_epoch(state, resumable(sampler))
 
-        self.epoch = state["epoch"]
+        self.epoch = state["epoch"] if state["next"] is None else state["next"]
+        self.announced = state["next"] is not None
         self.resume = state
         self.draws = state["later_draws"] or None
 

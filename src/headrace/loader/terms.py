@@ -51,10 +51,12 @@ def terms_of(
 ) -> Terms:
     """Returns the terms of the next epoch, which goes on from `resume`. name: of the loader, the same on all ranks."""
     is_stream = loader._dataset_kind == DatasetKind.Iterable
+    told = position.told if options.seed is None else position.beginning
     return Terms(
         loader=name,
-        epoch=position.epoch,
-        announce=position.announced or options.seed is not None,
+        epoch=position.beginning,
+        announce=position.announces or options.seed is not None,
+        told=told,
         seed=options.seed,
         world=options.world(is_stream=is_stream),
         deal=is_stream and bool(options.shard),

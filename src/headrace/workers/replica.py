@@ -142,8 +142,8 @@ class Replica:
         self._told = state
         self._fetcher = None
         dataset = self._dataset = reseed_datapipe(self._dataset, begin.shared_seed)
-        if begin.announce:
-            tell_epoch(dataset, begin.epoch)
+        if begin.told is not None:
+            tell_epoch(dataset, begin.told)
 
         streams = self._streams = None
         words: tuple[int, ...] = ()

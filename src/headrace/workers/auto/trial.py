@@ -152,7 +152,7 @@ def _cost(executor: Executor, spec: LoaderSpec, count: int) -> Cost:
 
 
 def _begun(spec: LoaderSpec, executor: Executor) -> Epoch:
-    terms = Terms("trial", 0, False, spec.seed, ALONE, False, True, {"batch_size": spec.batch_size}, None)
+    terms = Terms("trial", 0, False, None, spec.seed, ALONE, False, True, {"batch_size": spec.batch_size}, None)
     opening = Opening(spec, terms, indices=begin_indices(spec), base_seed=0, shared_seed=None, group=None)
     shared = Shared(None, FaultCounter(None, None), Seeding())
     epoch = opening.epoch(_Nobody(), Draws("", ""), None, None, replicas=executor.replicas, shared=shared)
