@@ -146,3 +146,12 @@ def test_an_open_connection_has_a_cure() -> None:
 def test_a_file_url_may_have_one_slash(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n2\n")
     assert [row["x"] for row in headrace.open(f"file:{tmp_path}/a.csv")] == [1, 2]
+
+
+def test_no_options_are_nothing_that_was_given(tmp_path: Path) -> None:
+    """As the command line passes them."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        connection.execute("create table t (k integer primary key)")
+        connection.execute("insert into t values (7)")
+        connection.commit()
+    assert headrace.open(f"sqlite:///{tmp_path}/a.db", table="t", key="k", options={})[0]["k"] == 7

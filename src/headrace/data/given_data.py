@@ -134,7 +134,7 @@ class GivenObject:
 def refuse_settings_of_files(wanted: Wanted, what: str) -> None:
     """Raises `UsageError` for what was wanted and only means something for files. what: the data are."""
     for name in ("format", "options", "cache_dir", "cache_limit"):
-        if getattr(wanted, name) is not None:
+        if getattr(wanted, name) not in (None, {}):
             found = f"it was given, and the data are {what}"
             cure = f"leave {name}= out"
             raise wrong_argument(name, None, "files with it", place="headrace.open", found=found, cure=cure)
