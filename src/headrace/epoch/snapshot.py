@@ -333,9 +333,9 @@ def _holds_datasets(part: Snapshot) -> bool:
     return any(state.get("dataset") is not None or state.get("iterator") is not None for _, state in states)
 
 
-def with_sampler(state: Snapshot, sampler: object) -> Snapshot:
-    """Returns the state with another one of the sampler."""
-    return sealed({**state, "sampler": sampler})
+def with_sampler(state: Snapshot, sampler: object, following: int | None) -> Snapshot:
+    """Returns the state with another one of the sampler. following: what `set_epoch` has given since it was loaded."""
+    return sealed({**state, "sampler": sampler, "next": following if following is not None else state["next"]})
 
 
 def next_epoch(state: Snapshot) -> Snapshot:

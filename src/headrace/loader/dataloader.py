@@ -328,16 +328,15 @@ class DataLoader(Observed, AskedArguments[T_co]):
     def _iterate_once(self) -> Any:
         position = self._session.position
         resume = position.resume
-        epoch = position.epoch
-        set_ahead = position.is_set_ahead
+        following = position.following
         told = told_epoch(self.dataset)
         surprise = position.surprise()
         iterator = self._begin_epoch()
         is_late = resume is not None and resume["batches"] and isinstance(iterator, LoaderIterator)
         # The state was saved behind the last batch, and nobody could know that it was. Other ranks may have one more.
         if is_late and iterator.is_at_end() and not iterator.record.is_short:
-            if set_ahead:
-                self.set_epoch(epoch)
+            if following is not None:
+                self.set_epoch(following)
             elif told:  # the state has taken it back to its own epoch
                 tell_epoch(self.dataset, told)
             iterator = self._begin_epoch()

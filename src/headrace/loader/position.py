@@ -47,7 +47,7 @@ class Position:
     announced: bool = False
     """Whether `set_epoch` was called since the last epoch began."""
     known: int | None = None
-    """The number that datasets and samplers were told last, within a portion."""
+    """The number that datasets and samplers were told last: in a pass of this portion, or before a state was loaded."""
     resume: Snapshot | None = None
     """The state from which the next epoch goes on."""
     loaded: Loaded | None = None
@@ -81,6 +81,16 @@ class Position:
         return bool(self.epoch != resumed["epoch"])
 
     @property
+    def following(self) -> int | None:
+        """The number that `set_epoch` gave for the epoch behind that of the loaded state; None: none."""
+        if self.is_set_ahead:
+            return self.epoch
+        resumed = self._resumed
+        if resumed is None or self.supply is not None or self.known == resumed["epoch"]:
+            return None
+        return self.known
+
+    @property
     def beginning(self) -> int:
         """Number of the epoch that begins now: that of the state, where one goes on that had begun."""
         resumed = self._resumed
@@ -92,12 +102,14 @@ class Position:
         resumed = self._resumed
         if resumed is not None and resumed["told"] is not None:
             return int(resumed["told"])
-        return self.beginning if self.announced else self.known
+        if self.announced or (resumed is not None and self.known is not None):
+            return self.beginning
+        return self.known
 
     @property
     def announces(self) -> bool:
         """Whether they are told it when it begins."""
-        return self.announced or (self._resumed is not None and self.told is not None)
+        return self.announced or (self.resume is not None and self.told is not None)
 
     def surprise(self) -> str | None:
         """Returns what a script may not expect of the number that it gave `set_epoch` behind a state; None: nothing."""
@@ -131,10 +143,12 @@ class Position:
 
     def go_to(self, state: Snapshot | None, sampler: object) -> None:
         """Goes on behind `state` with the next epoch; None: with an epoch from its beginning. sampler: of indices."""
+        # A number that was given before is known to datasets and samplers; that of the state counts.
+        self.known = self.epoch if self.announced else None
+        self.announced = False
         self.record = None
         self.resume = None
         self.supply = None
-        self.known = None
         self.draws = None
         self.loaded = None
         if state is None:
@@ -160,7 +174,8 @@ class Position:
             return None
         if self.loaded is not None:
             if sampler.changes != self.loaded.changes:
-                return with_sampler(self.loaded.state, sampler.state_at(self.loaded.reached))
+                following = self.epoch if self.announced else None
+                return with_sampler(self.loaded.state, sampler.state_at(self.loaded.reached), following)
         elif self.record is not None and isinstance(self.record.progress, MapProgress):
             sampler.begin_change(self.record.progress.sampler)
         return None
