@@ -334,8 +334,8 @@ def _holds_datasets(part: Snapshot) -> bool:
 
 
 def with_sampler(state: Snapshot, sampler: object, following: int | None) -> Snapshot:
-    """Returns the state with another one of the sampler. following: what `set_epoch` has given since it was loaded."""
-    return sealed({**state, "sampler": sampler, "next": following if following is not None else state["next"]})
+    """Returns the state with another one of the sampler. following: number of the next epoch, if it was set."""
+    return sealed({**state, "sampler": sampler, "next": following})
 
 
 def next_epoch(state: Snapshot) -> Snapshot:

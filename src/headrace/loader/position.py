@@ -60,6 +60,13 @@ class Position:
     """Passes over the data, for epochs of `batches_per_epoch`."""
 
     @property
+    def given(self) -> int | None:
+        """The number that `set_epoch` gave since the last epoch began; None: it was not called."""
+        if self.announced:
+            return self.epoch
+        return None
+
+    @property
     def _resumed(self) -> Snapshot | None:
         """The state from which an epoch or a portion goes on whose number is given; None: an epoch begins."""
         resume = self.resume
@@ -94,7 +101,9 @@ class Position:
     def beginning(self) -> int:
         """Number of the epoch that begins now: that of the state, where one goes on that had begun."""
         resumed = self._resumed
-        return self.epoch if resumed is None else int(resumed["epoch"])
+        if resumed is None:
+            return self.epoch
+        return int(resumed["epoch"])
 
     @property
     def told(self) -> int | None:
@@ -144,7 +153,7 @@ class Position:
     def go_to(self, state: Snapshot | None, sampler: object) -> None:
         """Goes on behind `state` with the next epoch; None: with an epoch from its beginning. sampler: of indices."""
         # A number that was given before is known to datasets and samplers; that of the state counts.
-        self.known = self.epoch if self.announced else None
+        self.known = self.given
         self.announced = False
         self.record = None
         self.resume = None
@@ -160,8 +169,10 @@ class Position:
         if state["finished"]:
             state = behind_epoch(state, resumable(sampler))
 
-        self.epoch = state["epoch"] if state["next"] is None else state["next"]
-        self.announced = state["next"] is not None
+        self.epoch = state["epoch"]
+        if state["next"] is not None:
+            self.epoch = state["next"]
+            self.announced = True
         self.resume = state
         self.draws = state["later_draws"] or None
 
@@ -174,8 +185,7 @@ class Position:
             return None
         if self.loaded is not None:
             if sampler.changes != self.loaded.changes:
-                following = self.epoch if self.announced else None
-                return with_sampler(self.loaded.state, sampler.state_at(self.loaded.reached), following)
+                return with_sampler(self.loaded.state, sampler.state_at(self.loaded.reached), self.given)
         elif self.record is not None and isinstance(self.record.progress, MapProgress):
             sampler.begin_change(self.record.progress.sampler)
         return None

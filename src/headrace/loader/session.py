@@ -121,8 +121,7 @@ class LoaderSession:
         delivered = 0
         if position.supply is not None and position.supply.delivered != self.options.batches_per_epoch:
             delivered = position.supply.delivered
-        following = position.epoch if position.announced else None
-        return position.record.snapshot(origin, portion=delivered, following=following)
+        return position.record.snapshot(origin, portion=delivered, following=position.given)
 
     def origin(self, spec: LoaderSpec) -> LoaderOrigin:
         """Returns what a record asks when a state is taken."""

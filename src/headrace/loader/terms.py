@@ -51,7 +51,9 @@ def terms_of(
 ) -> Terms:
     """Returns the terms of the next epoch, which goes on from `resume`. name: of the loader, the same on all ranks."""
     is_stream = loader._dataset_kind == DatasetKind.Iterable
-    told = position.told if options.seed is None else position.beginning
+    told = position.told
+    if options.seed is not None:
+        told = position.beginning
     return Terms(
         loader=name,
         epoch=position.beginning,
