@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as hnp
 
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.codec import decode, dumps, encode
-from headrace.shared_memory.leases import SMALL, WriterMemory
 from headrace.shared_memory.memory import Bytes
+from headrace.shared_memory.writer_memory import SMALL, WriterMemory
 
 LARGE = SMALL // 4 + 100
 """Elements of four bytes that do not fit in a header."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headrace.shared_memory import leases
+from headrace.shared_memory import leases, writer_memory
 from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.leases import KEEP, LocalMemory, ReturnBox
 from headrace.shared_memory.memory import Bytes, FileBacking, Region, Slot
@@ -392,7 +392,8 @@ def shared_memory_of_this_process() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted by Linux only")
 def test_a_huge_batch_is_counted_once_and_its_memory_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "HUGE", 32 * MEGABYTE)
+    for module in (leases, writer_memory):
+        monkeypatch.setattr(module, "HUGE", 32 * MEGABYTE)
     region = Arena().borrow()
     writer = region.ticket().writer()
     kept_small, _ = writer.take(16 * MEGABYTE)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.core.plain_tensors import DTYPES
 from headrace.shared_memory.codec import PLAIN, encode
-from headrace.shared_memory.leases import SMALL
 from headrace.shared_memory.memory import Slot
+from headrace.shared_memory.writer_memory import SMALL
 from headrace.telemetry.stopwatch import NO_TIMES
 from headrace.workers.processes.messages import InSlot, Result, packed, unpacked
 

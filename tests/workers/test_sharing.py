@@ -118,6 +118,9 @@ class LocalMemoryWriter:
     def find(self, address: int) -> None:
         return None
 
+    def gathers(self, nbytes: int) -> bool:
+        return False
+
 
 class Epoch:
     """Batches of `size` keys, `count` of them, as a dispatcher sees an epoch."""

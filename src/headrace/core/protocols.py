@@ -37,6 +37,17 @@ class Stateful(Protocol):
         """Restores what `state_dict` returned."""
 
 
+class Movable(Protocol):
+    """A part of a batch that moves itself to a device, such as a graph of PyTorch Geometric or a packed sequence."""
+
+    def to(self, device: torch.device) -> Any:
+        """Returns it on a device. With `DataLoader(device=)`, called with `non_blocking=True` where it knows the word.
+
+        It is called when the batch is handed over, on the stream that the loop computes on. Tensors, mappings, lists,
+        tuples and dataclasses are not asked: the loader moves what they hold.
+        """
+
+
 class HearsEpochs(Protocol):
     """A dataset, sampler or batch sampler that wants to know the number of the epoch."""
 

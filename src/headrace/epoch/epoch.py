@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.core.missing_state import MissingState, why_missing
 from headrace.core.protocols import is_stateful, may_have_states
+from headrace.core.randomness.counter_based import stream_key
 from headrace.core.randomness.rng import GlobalStates
 from headrace.core.text.log_once import warn_once
 from headrace.epoch.deferral import Deferral
@@ -22,6 +23,9 @@ from headrace.epoch.spec import LoaderSpec, Seeds, Shared
 from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
 from headrace.samplers.live import LiveSampler
+
+TRANSFORM = 4
+"""Tells the streams of random numbers of transforms of whole batches from those of `core.randomness.rng`."""
 
 
 class Epoch:
@@ -97,6 +101,9 @@ class Epoch:
 
         self.pending: Delivery | None = None
         """The batch that is on its way."""
+
+        self._positions: dict[int, int] = {}
+        """Where batches begin in the order, by number, if somebody asks for that."""
 
         self.held = 0
         """Samples of the batch that is on its way, of a map-style dataset."""
@@ -217,6 +224,32 @@ class Epoch:
         """
         states = {**self.states, **self.progress.replicas, **arrived}
         return {replica: state for replica, state in states.items() if type(state) is not MissingState}
+
+    def note_positions(self) -> None:
+        """Has `key_of_transform` know where each batch lies in the order. Call it before the first index is taken."""
+        if not self.is_map or self.terms.seed is None:
+            return
+        take = self.take
+
+        def noting() -> tuple[int, Any]:
+            number, index = take()
+            self._positions[number] = int(index.positions[0]) if len(index.positions) else 0
+            return number, index
+
+        self.take = noting
+
+    def key_of_transform(self) -> int | None:
+        """Returns the key of the random numbers that a transform of the whole batch draws that is on its way.
+
+        It depends on seed, epoch, and on the position of the batch's first sample; None: no seed was given.
+        """
+        if self.terms.seed is None or self.pending is None:
+            return None
+
+        position = self.deliveries * self.terms.world.size + self.terms.world.rank
+        if self.is_map:
+            position = self._positions.pop(self.pending[0], position)
+        return stream_key(self.terms.seed, self.terms.epoch, TRANSFORM, position)
 
     @property
     def keeps_states(self) -> bool:

@@ -19,6 +19,7 @@ from headrace.core.errors import StateError, UsageError
 from headrace.core.hugging_face_streams import told_epoch
 from headrace.core.protocols import answers, is_live, says_yes, tell_epoch
 from headrace.core.torch_internals import DatasetKind
+from headrace.device.options import AskedDevice, checked_device
 from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
 from headrace.epoch.snapshot import Snapshot, checked, parts_of
 from headrace.faults.counts import Faults
@@ -100,6 +101,14 @@ class DataLoader(Observed, AskedArguments[T_co]):
     stragglers: `"wait"` keeps the order. `"defer"`, with `seed=`: a batch that is late changes places with the next one
       that is ready, and comes at most 64 batches later. The state says so: each sample comes once, also after a resume.
 
+    device: `"cuda"`, another accelerator or `"auto"`: batches come on the device, all tensors of one in one transfer
+      from page-locked memory, the next one while you compute with this one. `.to(device)` then finds nothing to do.
+      Implies `pin_memory=True`. Without an accelerator, batches stay in this machine's memory.
+    ahead: how many batches are on their way to the device while you have one; 1 by default.
+    device_transform: a function of a batch on the device, or a module: runs behind the copy, without gradients, on the
+      stream that you compute on. With `seed=` its random numbers depend on seed, epoch and position alone.
+    fixed_addresses: has each batch lie where the first one does, as CUDA graphs need it. All must have its shapes.
+
     `stats` has figures of where the time goes. `report()` says in words what training waits for, what to change, and
     what that would gain.
 
@@ -139,16 +148,19 @@ class DataLoader(Observed, AskedArguments[T_co]):
         on_error: ErrorAction | OnError = "raise",
         on_stats: OnStats | None = None,
         stragglers: Stragglers = "wait",
+        device: AskedDevice | None = None,
+        ahead: int | None = None,
+        device_transform: Callable[[Any], Any] | None = None,
+        fixed_addresses: bool = False,
     ) -> None:
-        check_arguments(
-            dataset,
-            seed=seed,
-            shard=shard,
-            backend=backend,
-            batches_per_epoch=batches_per_epoch,
-            on_stats=on_stats,
-            stragglers=stragglers,
-        )
+        plain: dict[str, Any] = {
+            "shard": shard,
+            "backend": backend,
+            "batches_per_epoch": batches_per_epoch,
+            "on_stats": on_stats,
+            "stragglers": stragglers,
+        }
+        check_arguments(dataset, seed=seed, **plain)
         check_samples(dataset, sampler, batch_sampler)
         check_ray(backend, dataset, num_workers)
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
@@ -163,25 +175,16 @@ class DataLoader(Observed, AskedArguments[T_co]):
         options = Options(
             seed=None if seed is None else int(seed),
             asked_seed=asked_seed,
-            shard=shard,
-            backend=backend,
-            batches_per_epoch=batches_per_epoch,
             on_error=errors,
             log=checked_log(errors),
             exclude=exclude,
             memory=memory_limit(num_workers),
-            on_stats=on_stats,
-            stragglers=stragglers,
+            on_device=checked_device(device, ahead, device_transform, fixed_addresses=fixed_addresses),
+            **plain,
         )
+        self._keep(options, seed=seed, on_error=on_error, **plain)
         self._keep(
-            options,
-            seed=seed,
-            shard=shard,
-            backend=backend,
-            batches_per_epoch=batches_per_epoch,
-            on_error=on_error,
-            on_stats=on_stats,
-            stragglers=stragglers,
+            options, device=device, ahead=ahead, device_transform=device_transform, fixed_addresses=fixed_addresses
         )
         self._session = self._begin_session(dataset)
         adopt_shard(shard, sampler, batch_sampler)

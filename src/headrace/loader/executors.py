@@ -6,15 +6,13 @@ import os
 from typing import Any
 
 from headrace.core.process.allocator import keep_freed_memory
-from headrace.core.process.per_process import PerProcess
 from headrace.core.protocols import is_live
 from headrace.epoch.draws import resumable
+from headrace.loader.memory import ARENA, feed_for, host_memory_for, memory_here
 from headrace.loader.options import AskedArguments, as_ray
 from headrace.loader.read_ahead import remote_reading
 from headrace.loader.session import LoaderSession
 from headrace.samplers.live import LiveSampler
-from headrace.shared_memory.arena import Arena
-from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.object_growth import warn_of_objects
 from headrace.workers.auto.backend import advise, choose
 from headrace.workers.auto.scaling import AutoScaler, scale_of
@@ -26,9 +24,6 @@ from headrace.workers.remote.placement import Placement, RayPlacement
 from headrace.workers.remote.remote_workers import RemoteWorkers
 from headrace.workers.scale import asked_scale
 from headrace.workers.threads import ThreadExecutor
-
-ARENA = PerProcess(Arena)
-LOCAL_MEMORY = PerProcess(LocalMemory)
 
 
 def has_workers(loader: AskedArguments[Any], session: LoaderSession) -> bool:
@@ -58,6 +53,7 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     The memory that it uses belongs to this process, and goes with the last loader that holds it.
     """
     backend = decided_backend(loader, session)
+    session.resources.feed = feed_for(loader, session.resources.feed)
     session.resources.remote = remote_reading(loader.dataset, session.resources.remote, processes=backend == "process")
     if session.resources.remote is not None:
         session.recorder.remote = session.resources.remote.reads
@@ -69,7 +65,7 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
             return None  # descriptors cannot be handed to workers there
         return _processes(loader, session)
 
-    session.resources.memory = LOCAL_MEMORY.get()
+    session.resources.memory = memory_here(host_memory_for(loader))
     # What was fetched lies in large blocks of this process's memory, of which as much again would stay once it is free.
     if session.resources.remote is None or session.resources.remote.stays_on_node:
         keep_freed_memory()
@@ -97,11 +93,12 @@ def _processes(loader: AskedArguments[Any], session: LoaderSession) -> Executor:
     if placement is not None:
         machines = RemoteWorkers(placement)
 
-    starter = PoolStarter(session.resources.arena, session.resources.fork_servers, machines)
+    asked = host_memory_for(loader)
+    starter = PoolStarter(session.resources.arena, session.resources.fork_servers, machines, asked.lock, asked.layout)
     if tuner is None:
         return ProcessExecutor(starter, session.recorder, asked_scale(session.spec(loader)))
 
-    session.resources.memory = LOCAL_MEMORY.get()
+    session.resources.memory = memory_here(asked)
     processes = ProcessExecutor(starter, session.recorder, scale_of(tuner, loader.num_workers))
     return AutoScaler(processes, session.resources.memory, tuner)
 

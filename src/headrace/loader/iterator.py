@@ -129,7 +129,13 @@ class LoaderIterator(TorchIterator):
         self._observer = EpochObserver(session, self.epoch, self._IterableDataset_len_called)
         self._observer.begin(self.epoch, self.executor, loader, began, fresh=fresh)
         # Whether nothing is done with a batch but to hand it on.
-        self._is_plain = spec.is_map and self._observer.streams is None and not self._pin_memory
+        self._feed = session.resources.feed
+        if self._feed is not None:
+            self._pin_memory = False  # its batches lie in page-locked memory, and go on
+            if self._feed.transforms:
+                self.epoch.note_positions()
+        self._is_plain = spec.is_map and self._observer.streams is None
+        self._is_plain &= not self._pin_memory and self._feed is None
         self._is_plain &= self._sampler_iter is not None
         self.executor.start(self.epoch)
         self._recorder.prepared()
@@ -289,7 +295,15 @@ class LoaderIterator(TorchIterator):
         batch, timings = self._result
         if self._observer.streams is not None:
             self._observer.compare_streams(self.epoch.spec.dataset, complete(timings).worker, batch)
-        if self._pin_memory:
+        if self._feed is not None:
+            began = perf_counter()
+            transfer = self._feed.begin(batch)
+            self._result = transfer, timings
+            batch = self._feed.finish(transfer, self.epoch.key_of_transform())
+            if self._observer.streams is None:  # which compares batches that lie here
+                self.executor.prepare(self._feed.ahead, self._feed.begin_early)
+            timings = complete(timings)._replace(pinned=perf_counter() - began)
+        elif self._pin_memory:
             began = perf_counter()
             batch = pin(batch, self._pin_memory_device)
             timings = complete(timings)._replace(pinned=perf_counter() - began)

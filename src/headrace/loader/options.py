@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.core.lengths import known_length
 from headrace.core.protocols import is_live, is_stateful
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
 from headrace.core.world import Shard, World, current_world, distributed_world
+from headrace.device.options import AskedDevice, OnDevice
 from headrace.epoch.spec import LoaderSpec
 from headrace.faults.policy import ErrorAction, OnError, Policy
 from headrace.faults.quarantine import Excluded, checked_path, excluded_numbers
@@ -56,6 +58,8 @@ class Options:
     is free."""
     on_stats: OnStats | None = None
     stragglers: Stragglers = "wait"
+    on_device: OnDevice | None = None
+    """Where batches go, and what becomes of them there; None: they stay on this machine."""
 
     def world(self, *, is_stream: bool) -> World:
         """Returns which of how many parts of the data this process gets."""
@@ -92,6 +96,10 @@ class AskedArguments(TorchDataLoader[T_co]):
     on_error: ErrorAction | OnError = "raise"
     on_stats: OnStats | None = None
     stragglers: Stragglers = "wait"
+    device: AskedDevice | None = None
+    ahead: int | None = None
+    device_transform: Callable[[Any], Any] | None = None
+    fixed_addresses: bool = False
     _options = Options()
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.device.feed import DeviceFeed
 from headrace.loader.read_ahead import RemoteReading
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
+from headrace.shared_memory.locked_memory import LockedMemory
 from headrace.workers.processes.start import ForkServers
 from headrace.workers.remote.placement import Placement
 
@@ -15,8 +17,10 @@ from headrace.workers.remote.placement import Placement
 class Resources:
     """Made by the first epoch that needs them. A copy of the loader makes its own."""
 
-    memory: LocalMemory | None = None
+    memory: LocalMemory | LockedMemory | None = None
     arena: Arena | None = None
+    feed: DeviceFeed | None = None
+    """What brings batches to a device; None: they stay on this machine."""
     fork_servers: ForkServers = field(default_factory=ForkServers)
     placement: Placement | None = None
     """What finds places for workers on other machines; None: no epoch has asked for any."""

@@ -7,8 +7,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from headrace.shared_memory.forks import ForkedChild, finish_interrupted_fork, watch_forks
-from headrace.shared_memory.leases import ReturnBox, WriterMemory, lease
-from headrace.shared_memory.memory import Bytes, FileBacking, Region, Slot
+from headrace.shared_memory.leases import ReturnBox, lease
+from headrace.shared_memory.memory import Backing, Bytes, FileBacking, Region, Slot
+from headrace.shared_memory.page_lock import PageLock
+from headrace.shared_memory.slots_in_flight import SlotsInFlight
+from headrace.shared_memory.writer_memory import BufferLayout, WriterMemory
 
 
 class Arena:
@@ -24,14 +27,15 @@ class Arena:
         """Regions that lie in the file of `_backing`."""
         # Filled by finalizers, which may run in the very thread that holds the lock: they must not wait for it. A deque
         # needs none.
-        self._idle: deque[InboundRegion] = deque()
+        self._idle: dict[PageLock | None, deque[InboundRegion]] = {None: deque()}
         self._lock = threading.Lock()
 
-    def borrow(self) -> InboundRegion:
-        """Returns a region that no writer uses."""
+    def borrow(self, lock: PageLock | None = None) -> InboundRegion:
+        """Returns a region that no writer uses. lock: what page-locks its slots; None: nothing does."""
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            idle = self._idle.setdefault(lock, deque())
+            if idle:
+                return idle.pop()
             # Where file sizes are limited, the next regions lie in a file of their own.
             if not self._backing.has_room_for(self._in_file + 1):
                 self._backing = FileBacking.create()
@@ -39,11 +43,11 @@ class Arena:
 
             self._backing.reserve(self._in_file + 1)
             self._in_file += 1
-            return InboundRegion(self._backing, self._in_file - 1)
+            return InboundRegion(self._backing, self._in_file - 1, lock)
 
     def give_back(self, region: InboundRegion) -> None:
         """Takes a region back whose writer will never write again. Finalizers may call it, at any moment."""
-        self._idle.append(region)
+        self._idle[region.page_lock].append(region)
 
 
 @dataclass
@@ -68,13 +72,21 @@ class InboundRegion:
     A slot is leased from its arrival on. It is *in use* once its batch was handed to the user. A child that is forked
     then may look at it, also after the lease has ended here, so it is *kept* until that child is gone.
 
+    Where slots are page-locked, one is *in flight* behind its lease until the device has done what it was asked for.
+
     A lease may end at any moment, in any thread: a finalizer only drops the slot into the return box, or beside it
     where a child may look at it. What has come back is sorted by `_settle`, in the thread of the iterator to which the
     region was lent.
     """
 
-    def __init__(self, backing: FileBacking, index: int) -> None:
+    def __init__(self, backing: Backing, index: int, lock: PageLock | None = None) -> None:
+        """lock: what page-locks the slots as they come, so that they are in flight for a while behind their leases."""
+        self.page_lock = lock
+        self._in_flight = None
         self._region = Region(backing, index)
+        if lock is not None:
+            self._region.keeps_pages = True
+            self._in_flight = SlotsInFlight(lock.accelerator)
         self._backing = backing
         self._returned = ReturnBox(self._region)
         self._held_back: deque[Slot] = deque()
@@ -94,6 +106,8 @@ class InboundRegion:
         """Returns an array over a slot that the writer has sent; the slot goes back when the array is collected."""
         self._known.add(slot)
         self._leased.add(slot)
+        if self.page_lock is not None:
+            self._region.lock(slot, self.page_lock)
         return lease(self._region, slot, nbytes, self._release)
 
     def hand_over(self, slots: list[Slot]) -> None:
@@ -107,12 +121,19 @@ class InboundRegion:
         """Returns the slots that nobody sees any more, since the last call; the caller tells the writer."""
         return self._settle()
 
-    def ticket(self) -> Ticket:
-        """Returns what a new writer of this region needs."""
+    def ticket(self, layout: BufferLayout = BufferLayout.APART) -> Ticket:
+        """Returns what a new writer of this region needs. layout: how it lays out its batches."""
         self._settle()
         # A lease that ends after this line counts as leased, and its slot waits in the return box for the new writer.
         taken = self._leased | self._kept
-        return Ticket(self._backing, self._region.index, sorted(self._known - taken), sorted(taken))
+        return Ticket(
+            self._backing,
+            self._region.index,
+            sorted(self._known - taken),
+            sorted(taken),
+            layout,
+            keeps_pages=self._region.keeps_pages,
+        )
 
     def keep_all_for(self, child: ForkedChild) -> None:
         view = self._views[child] = ChildView()
@@ -161,6 +182,8 @@ class InboundRegion:
             self._let_go()
 
         back = self._returned.empty()
+        if self._in_flight is not None:
+            back = self._in_flight.exchange(back)
         if back:
             self._leased.difference_update(back)
             self._in_use.difference_update(back)
@@ -180,15 +203,29 @@ class InboundRegion:
 class Ticket:
     """What a writer process gets to write into a region: the file and the state of its slots."""
 
-    def __init__(self, backing: FileBacking, region: int, free: list[Slot], leased: list[Slot]) -> None:
+    def __init__(
+        self,
+        backing: Backing,
+        region: int,
+        free: list[Slot],
+        leased: list[Slot],
+        layout: BufferLayout,
+        *,
+        keeps_pages: bool,
+    ) -> None:
+        """keeps_pages: whether no pages go back to the machine, since a device may read them."""
         self._backing = backing
         self._region = region
         self._free = free
         self._leased = leased
+        self._layout = layout
+        self._keeps_pages = keeps_pages
 
     def writer(self) -> WriterMemory:
         """Opens the region for writing."""
-        return WriterMemory(Region(self._backing, self._region), self._free, self._leased)
+        region = Region(self._backing, self._region)
+        region.keeps_pages = self._keeps_pages
+        return WriterMemory(region, self._free, self._leased, self._layout)
 
     def reader(self) -> Region:
         """Opens the region for reading messages."""

@@ -24,12 +24,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.shared_memory.leases import SMALL, WriterMemory
 from headrace.shared_memory.memory import Bytes, Slot, address_of
 from headrace.shared_memory.plain_batches import Described, Found, Node, NotPlain, describe, rebuild, tensor_of
+from headrace.shared_memory.writer_memory import SMALL, WriterMemory, aligned
 
 PLAIN = b"\x01"
 """The first byte of the header of a plain batch; a pickle begins with another one."""
+
+
+NOWHERE = (-1, 0, 0)
+"""In the place of a buffer that is not placed yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,13 @@ class _Encoder:
         self._slots: dict[Slot, int] = {}
         self._used: dict[Slot, int] = {}
         self._buffers: list[tuple[int, int, int]] = []
+        self._gathered: list[tuple[int, Bytes]] = []
+        """Buffers that are still to be placed: their numbers, and what they hold."""
 
     def encode(self, batch: object) -> EncodedBatch:
         stream = io.BytesIO()
         _pickler_of_batches(stream, self._keep_in_header).dump(batch)
+        self._place_gathered()
         return EncodedBatch(stream.getvalue(), list(self._used.items()), self._buffers)
 
     def encode_plain(self, node: Node, tensors: list[Found]) -> EncodedBatch:
@@ -105,6 +112,7 @@ class _Encoder:
             else:
                 small.append(bytearray(data))
 
+        self._place_gathered()
         header = PLAIN + pickle.dumps((node, told, small), 5)
         return EncodedBatch(header, list(self._used.items()), self._buffers)
 
@@ -119,17 +127,36 @@ class _Encoder:
 
         place = self._memory.find(address)
         if place is None:
+            if self._memory.gathers(data.size):
+                self._gathered.append((len(self._buffers), data))
+                self._buffers.append(NOWHERE)
+                return True
             if data.size < SMALL:
                 return False
             slot, target = self._memory.take(data.size)
             np.copyto(target, data)
             place = slot, 0
 
-        slot, start = place
-        index = self._slots.setdefault(slot, len(self._slots))
-        self._used[slot] = max(self._used.get(slot, 0), start + data.size)
-        self._buffers.append((index, start, data.size))
+        self._buffers.append(self._placed(*place, data.size))
         return True
+
+    def _placed(self, slot: Slot, start: int, nbytes: int) -> tuple[int, int, int]:
+        """Notes that a buffer lies there; returns what the batch says of it."""
+        index = self._slots.setdefault(slot, len(self._slots))
+        self._used[slot] = max(self._used.get(slot, 0), start + nbytes)
+        return index, start, nbytes
+
+    def _place_gathered(self) -> None:
+        """Copies the buffers that were gathered side by side into a slot."""
+        if not self._gathered:
+            return
+
+        slot, start, target = self._memory.place(sum(aligned(data.size) for _, data in self._gathered))
+        offset = 0
+        for number, data in self._gathered:
+            np.copyto(target[offset : offset + data.size], data)
+            self._buffers[number] = self._placed(slot, start + offset, data.size)
+            offset += aligned(data.size)
 
 
 class ObjectPickler(ForkingPickler):

@@ -18,11 +18,8 @@ import numpy as np
 import torch
 
 from headrace.core.process import this_process
-from headrace.shared_memory.memory import AnonymousBacking, Bytes, Region, Slot, address_of
+from headrace.shared_memory.memory import AnonymousBacking, Bytes, Region, Slot
 from headrace.shared_memory.slots import SlotPool
-
-SMALL = 16 << 10
-"""Between processes, buffers below this many bytes are cheaper to copy than to lease."""
 
 SMALL_LOCALLY = 3 << 18
 """Within a process, tensors below this many bytes are as fast in memory from malloc, which keeps such pages."""
@@ -155,78 +152,3 @@ class LocalMemory:
             slot = self._pool.allocate(nbytes)
 
         return tensor_over(lease(self._region, slot, nbytes, self._returned.put), shape, dtype)
-
-
-class WriterMemory:
-    """The slots of one shared region, seen by its writer; batches made here are read in another process.
-
-    A slot is used again when the reader has given it back *and* nothing in this process refers to it any more (a
-    dataset may have kept what it collated).
-    """
-
-    smallest = SMALL
-
-    def __init__(self, region: Region, free: list[Slot], leased: list[Slot]) -> None:
-        self._region = region
-        self._pool = SlotPool(region.discard)
-        self._pool.adopt(free, leased)
-        self._local: dict[Slot, weakref.ref[Bytes]] = {}
-        self._lingering: list[Slot] = []
-        self._batch: list[tuple[int, Slot, int]] = []
-        # A dataset may collate in threads of its own.
-        self._lock = threading.Lock()
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Returns an uninitialised tensor in a slot of the batch that is being made."""
-        nbytes = math.prod(shape) * dtype.itemsize
-        slot, array = self._slot(nbytes)
-        tensor = tensor_over(array, shape, dtype)
-        # In a tenth of the time that the address of an array takes.
-        self._batch.append((tensor.data_ptr(), slot, nbytes))
-        return tensor
-
-    def take(self, nbytes: int) -> tuple[Slot, Bytes]:
-        """Returns a slot for `nbytes` bytes of the batch that is being made, and an array over it."""
-        slot, array = self._slot(nbytes)
-        self._batch.append((address_of(array), slot, nbytes))
-        return slot, array
-
-    def _slot(self, nbytes: int) -> tuple[Slot, Bytes]:
-        """Returns the same, before it is noted that it belongs to the batch."""
-        with self._lock:
-            slot = self._pool.allocate(nbytes)
-
-        if slot not in self._local or slot.capacity >= HUGE:
-            self._region.populate(slot, nbytes)
-
-        array = self._region.view(slot, nbytes)
-        self._local[slot] = weakref.ref(array)
-        return slot, array
-
-    def find(self, address: int) -> tuple[Slot, int] | None:
-        """Returns the slot of this batch that holds an address, and the offset of the address in the slot."""
-        for start, slot, nbytes in self._batch:
-            if start <= address < start + nbytes:
-                return slot, address - start
-        return None
-
-    def finish(self, sent: set[Slot]) -> None:
-        """Ends a batch: the slots in `sent` now belong to the reader, the others are free again."""
-        for slot in sent:
-            if slot.capacity >= HUGE:
-                self._region.look_away(slot)
-
-        unused = [slot for _, slot, _ in self._batch if slot not in sent]
-        self._batch.clear()
-        self.give_back(unused)
-
-    def give_back(self, slots: list[Slot]) -> None:
-        """Takes back slots that the reader is done with."""
-        candidates = [*self._lingering, *slots]
-        self._lingering = []
-        for slot in candidates:
-            alive = self._local.get(slot)
-            if alive is not None and alive() is not None:
-                self._lingering.append(slot)
-            else:
-                self._pool.release(slot)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import TransportError, explain
 from headrace.core.process.descriptors import close_with, nameless_file
+from headrace.shared_memory.page_lock import LockableMapping, PageLock
 
 if sys.platform != "win32":
     import resource
@@ -32,6 +33,9 @@ FIRST_CHUNK = 64 << 20
 
 REGION_SPAN = 1 << 42
 """Bytes of the file that belong to one region, unless file sizes are limited: address space, not memory."""
+
+LOCK_STEP = 256 << 10
+"""Bytes. Memory is page-locked up to a multiple of it, which no slot crosses unless it begins at one."""
 
 MADV_POPULATE_WRITE = 23
 """Linux's number for it; Python's mmap has no name for it yet."""
@@ -56,7 +60,7 @@ def address_of(array: Bytes) -> int:
 class Backing(Protocol):
     """Gives the pages of chunks and takes them back."""
 
-    def map(self, region: int, chunk: int) -> mmap.mmap:
+    def map(self, region: int, chunk: int) -> LockableMapping:
         """Maps a chunk, readable and writable. Raises `TransportError` where the machine has no address space left."""
 
     def discard(self, mapping: mmap.mmap, start: int, length: int) -> None:
@@ -64,13 +68,17 @@ class Backing(Protocol):
 
 
 class AnonymousBacking:
-    """Private pages of this process, for engines without worker processes."""
+    """Pages of this process, for engines without worker processes: private ones, or shared with forked children."""
 
-    def map(self, region: int, chunk: int) -> mmap.mmap:
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
+
+    def map(self, region: int, chunk: int) -> LockableMapping:
         try:
             if sys.platform == "win32":
-                return mmap.mmap(-1, FIRST_CHUNK << chunk)
-            return mmap.mmap(-1, FIRST_CHUNK << chunk, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                return LockableMapping(-1, FIRST_CHUNK << chunk)
+            kind = mmap.MAP_SHARED if self._shared else mmap.MAP_PRIVATE
+            return LockableMapping(-1, FIRST_CHUNK << chunk, flags=kind | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError) as error:
             raise _no_memory(FIRST_CHUNK << chunk, error) from error
 
@@ -129,7 +137,7 @@ class FileBacking:
                 cure="lift the limit on file sizes (`ulimit -f unlimited`), or use num_workers=0",
             ) from error
 
-    def map(self, region: int, chunk: int) -> mmap.mmap:
+    def map(self, region: int, chunk: int) -> LockableMapping:
         size = FIRST_CHUNK << chunk
         start = size - FIRST_CHUNK
         # Where file sizes are limited, the last chunk of a region may be cut short.
@@ -138,7 +146,7 @@ class FileBacking:
             raise _no_room()
 
         try:
-            return mmap.mmap(self.fd, min(size, room), offset=region * self.span + start)
+            return LockableMapping(self.fd, min(size, room), offset=region * self.span + start)
         except (OSError, ValueError) as error:
             raise _no_memory(size, error) from error
 
@@ -153,7 +161,9 @@ class Region:
     def __init__(self, backing: Backing, index: int) -> None:
         self.backing = backing
         self.index = index
-        self._chunks: dict[int, mmap.mmap] = {}
+        self.keeps_pages = False
+        """Whether no pages go back to the machine, since a device may read them."""
+        self._chunks: dict[int, LockableMapping] = {}
 
     def view(self, slot: Slot, nbytes: int) -> Bytes:
         """Returns the first `nbytes` bytes of a slot as an array of its own, shape (nbytes,), writable.
@@ -181,11 +191,19 @@ class Region:
         if hasattr(mmap, "MADV_DONTNEED"):
             self._chunk(slot.chunk).madvise(mmap.MADV_DONTNEED, slot.offset, slot.capacity)
 
+    def lock(self, slot: Slot, lock: PageLock) -> bool:
+        """Has a slot be page-locked, and all that lies before it in its chunk. False: it was refused."""
+        end = -(-(slot.offset + slot.capacity) // LOCK_STEP) * LOCK_STEP
+        mapping = self._chunk(slot.chunk)
+        return mapping.lock_up_to(min(end, len(mapping)), lock)
+
     def discard(self, slot: Slot) -> None:
-        """Gives a slot's pages back to the machine."""
+        """Gives a slot's pages back to the machine, unless a device may read them."""
+        if self.keeps_pages:
+            return
         self.backing.discard(self._chunk(slot.chunk), slot.offset, slot.capacity)
 
-    def _chunk(self, chunk: int) -> mmap.mmap:
+    def _chunk(self, chunk: int) -> LockableMapping:
         mapping = self._chunks.get(chunk)
         if mapping is None:
             mapping = self._chunks[chunk] = self.backing.map(self.index, chunk)

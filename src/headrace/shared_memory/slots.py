@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterable, Iterator
 
-from headrace.shared_memory.memory import FIRST_CHUNK, Slot
+from headrace.shared_memory.memory import FIRST_CHUNK, LOCK_STEP, Slot
 
 PAGE = max(4096, mmap.PAGESIZE)
 PATIENCE = 128
@@ -74,6 +74,8 @@ class SlotPool:
         self._warm_bytes += slot.capacity
 
     def _cut(self, capacity: int) -> Slot:
+        if self._used % LOCK_STEP + capacity > LOCK_STEP:
+            self._used = -(-self._used // LOCK_STEP) * LOCK_STEP
         while self._used + capacity > FIRST_CHUNK << self._chunk:
             self._chunk += 1
             self._used = 0

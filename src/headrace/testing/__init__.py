@@ -3,6 +3,7 @@
 pytest is not needed; `headrace.testing.fixtures` has fixtures for those who use it.
 """
 
+from headrace.testing.accelerator import SimulatedAccelerator
 from headrace.testing.attempts import Attempts
 from headrace.testing.belongings import descendants
 from headrace.testing.calls import FaultyCall, FaultyPickle, flaky
@@ -31,6 +32,7 @@ __all__ = [
     "LimitMemory",
     "Raise",
     "Segfault",
+    "SimulatedAccelerator",
     "SlowFileSystem",
     "descendants",
     "flaky",

@@ -236,6 +236,11 @@ class Dispatcher(Generic[Result]):
             self.look(carrier)
         return turns.give_way()
 
+    def prepare(self, count: int, change: Callable[[Result], Result]) -> None:
+        """Changes the results that are delivered next, up to so many, as far as they have arrived."""
+        for task in self.window.next_arrived(count):
+            self.window.exchange(task, change(self.window.arrived(task)))
+
     def is_at_end(self, carrier: Carrier) -> bool:
         """Tells whether nothing is left of the epoch. Waits for the first batch of an iterable dataset."""
         window = self.window

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
 from headrace.batches.whole_batches import draws_numbers, makes_batches
+from headrace.core.batch_memory import BatchMemory
 from headrace.core.process.activity import COLLATED_FROM, TASK, private_activity
 from headrace.core.process.signal_handlers import is_of_signal_handler
 from headrace.core.randomness.resumed_generators import ResumedGenerators
@@ -27,7 +28,6 @@ from headrace.core.torch_internals import (
 )
 from headrace.epoch.epoch import Epoch
 from headrace.faults.bad_sample import BadSample
-from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.stopwatch import LONG, Stopwatch
@@ -54,7 +54,7 @@ class InlineExecutor:
     num_workers = 0
     scales = False
 
-    def __init__(self, memory: LocalMemory, *, as_fresh: bool = False) -> None:
+    def __init__(self, memory: BatchMemory, *, as_fresh: bool = False) -> None:
         """memory: where default collation writes. as_fresh: begins each epoch as if it had no replicas and no
         states."""
         self._memory = memory
@@ -276,6 +276,9 @@ class InlineExecutor:
         self._activity[TASK] += 1
         with self._timer.armed(self._activity):
             return self._host.fetch(replica, index)
+
+    def prepare(self, count: int, begin: Callable[[Any], Any]) -> None:
+        """Does nothing: no batch is there before it is asked for."""
 
     def is_at_end(self) -> bool:
         if self._epoch.is_map:

@@ -22,6 +22,7 @@ Not thread-safe: an executor belongs to the thread that iterates.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from headrace.epoch.epoch import Epoch
@@ -62,6 +63,13 @@ class Executor(Protocol):
 
     def next_result(self) -> BatchResult:
         """Returns the next batch. Raises what takes its place, and `StopIteration` at the end of the epoch."""
+
+    def prepare(self, count: int, begin: Callable[[Any], Any]) -> None:
+        """Has `begin` take the batches that come next, up to so many, as far as they are there; waits for none.
+
+        `next_result` returns what it returned in their place. It may get a batch again that it has returned. It must
+        not raise.
+        """
 
     def is_at_end(self) -> bool:
         """Tells whether nothing is left of the epoch. May wait for the first batch of an iterable dataset."""

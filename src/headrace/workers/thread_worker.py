@@ -40,6 +40,8 @@ class Outcome:
     times: Times = NO_TIMES
     moved_since: float | None = None
     """With `seed=`: when it was begun, if generators that threads share have moved since; None: they have not."""
+    nbytes: int = -1
+    """Of the batch, if somebody has counted them."""
 
 
 @dataclass

@@ -5,6 +5,7 @@ For work that releases the global interpreter lock (decoding, NumPy, reading), a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import sys
@@ -14,10 +15,12 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
 from headrace.batches.index import Careful
+from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError
 from headrace.core.process.activity import LOAD, private_activity
 from headrace.core.process.interruptible_wait import slices
@@ -25,7 +28,6 @@ from headrace.core.process.thread_exit import leave_daemon_thread
 from headrace.core.torch_internals import torch_default_collate
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
-from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.answers import (
@@ -72,7 +74,7 @@ class ThreadExecutor:
     backend: Literal["thread"] = "thread"
     scales = False
 
-    def __init__(self, spec: LoaderSpec, memory: LocalMemory) -> None:
+    def __init__(self, spec: LoaderSpec, memory: BatchMemory) -> None:
         """memory: where default collation writes."""
         self._scale = asked_scale(spec)
         self.replicas = spec.num_workers
@@ -330,7 +332,7 @@ class ThreadExecutor:
             result.payload.raise_again()
 
         batch = result.payload
-        nbytes = batch_bytes(batch)
+        nbytes = batch_bytes(batch) if result.nbytes < 0 else result.nbytes
         times = result.times
         opened = time.perf_counter() - opening
         return batch, timings_of_worker(result.worker, nbytes, posted, times, times.sent, opened)
@@ -342,6 +344,19 @@ class ThreadExecutor:
             f"says: then {CURE}",
             stacklevel=2,
         )
+
+    def prepare(self, count: int, begin: Callable[[Any], Any]) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take_in(self._outbox.get_nowait())
+
+        def prepared(outcome: Outcome) -> Outcome:
+            if outcome.status == "error":
+                return outcome
+            nbytes = batch_bytes(outcome.payload) if outcome.nbytes < 0 else outcome.nbytes
+            return replace(outcome, payload=begin(outcome.payload), nbytes=nbytes)
+
+        self._dispatcher.prepare(count, prepared)
 
     def is_at_end(self) -> bool:
         return self._dispatcher.is_at_end(self)

@@ -94,6 +94,25 @@ class Window(Generic[Result]):
             if self.task_in(turn) in self._arrived:
                 yield turn
 
+    def next_arrived(self, count: int) -> list[int]:
+        """Returns up to `count` tasks whose results have arrived and are delivered next, with no gap before them."""
+        if not self._in_order:
+            return list(self._arrived)[:count]
+
+        tasks: list[int] = []
+        for turn in range(self._next_delivery, self._next_task):
+            task = self.task_in(turn)
+            if task not in self._owner and task not in self._arrived:
+                continue  # of a replica that ended
+            if task not in self._arrived or len(tasks) == count:
+                break
+            tasks.append(task)
+        return tasks
+
+    def exchange(self, task: int, result: Result) -> None:
+        """Puts a result in the place of one that has arrived."""
+        self._arrived[task] = result
+
     def arrived(self, task: int) -> Result:
         """Returns the result of a task, which has arrived."""
         return self._arrived[task]

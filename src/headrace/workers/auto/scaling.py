@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
+from headrace.core.batch_memory import BatchMemory
 from headrace.core.copies import shallow_copy
 from headrace.core.process.machine import cores
 from headrace.core.process.memory import free_memory, memory_of
 from headrace.core.world import local_world_size
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
-from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.recording import Batches
 from headrace.workers.auto.tuner import Choice, Limits, Taken, Tuner
 from headrace.workers.inline import InlineExecutor
@@ -84,7 +85,7 @@ class AutoScaler:
 
     backend: Literal["process"] = "process"
 
-    def __init__(self, processes: ProcessExecutor, memory: LocalMemory, tuner: Tuner) -> None:
+    def __init__(self, processes: ProcessExecutor, memory: BatchMemory, tuner: Tuner) -> None:
         """processes: made with `scale_of`. memory: where batches lie that are made in the calling thread."""
         self._tuner = tuner
         self._processes = processes
@@ -146,6 +147,10 @@ class AutoScaler:
             self._inline.start(self._epoch, dataset=shallow_copy(self._epoch.spec.dataset))
 
         return self._inline.next_result()
+
+    def prepare(self, count: int, begin: Callable[[Any], Any]) -> None:
+        if self._processes.has_work:
+            self._processes.prepare(count, begin)
 
     def is_at_end(self) -> bool:
         return self._processes.is_at_end()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from headrace.batches.join import NotAlikeError, join
@@ -74,6 +74,33 @@ def join_arrived(parts: Sequence[tuple[Sequence[int], Arrived]], count: int) -> 
     last = parts[-1][1]
     times = joined_times([arrived.times for _, arrived in parts])
     return Joined("batch", batch, last.worker, times, sum(arrived.nbytes for _, arrived in parts), last.at)
+
+
+class OpenedEarly(NamedTuple):
+    """A batch that was opened before its turn. Looks like `Arrived`."""
+
+    status: str
+    contents: tuple[Any, Any, Any]
+    worker: int
+    times: Times
+    nbytes: int
+    at: float
+
+    def content(self) -> Any:
+        return self.contents
+
+    def opened(self) -> tuple[Any, Any, Any]:
+        return self.contents
+
+
+def prepared(result: Any, begin: Callable[[Any], Any]) -> Any:
+    """Returns a result with `begin(batch)` in the place of its batch; an error as it is."""
+    if result.status == "error":
+        return result
+    batch, state, losses = result.opened()
+    return OpenedEarly(
+        result.status, (begin(batch), state, losses), result.worker, result.times, result.nbytes, result.at
+    )
 
 
 def leased(worker: int, region: InboundRegion, result: Result) -> Arrived:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from headrace.epoch.epoch import Epoch
@@ -13,7 +13,7 @@ from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.answers import REPORTS, Reports, deadline_after, seconds_left, shortest
 from headrace.workers.dispatch import Dispatcher
 from headrace.workers.dispatcher_choice import dispatcher_for
-from headrace.workers.processes.arrived import join_arrived, leased
+from headrace.workers.processes.arrived import join_arrived, leased, prepared
 from headrace.workers.processes.machines import NEWS
 from headrace.workers.processes.messages import Result
 from headrace.workers.processes.pool import WorkerPool
@@ -220,6 +220,11 @@ class ProcessExecutor:
 
         opened = time.perf_counter() - opening
         return payload, timings_of_worker(result.worker, result.nbytes, posted, result.times, result.at, opened)
+
+    def prepare(self, count: int, begin: Callable[[Any], Any]) -> None:
+        if not self.pool.closed:
+            self._take_in(self.pool.receive(0.0))
+            self._dispatcher.prepare(count, lambda result: prepared(result, begin))
 
     def is_at_end(self) -> bool:
         return self._dispatcher.is_at_end(self)

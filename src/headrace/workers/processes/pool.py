@@ -20,8 +20,9 @@ from headrace.core.process.parent_watch import ParentWatch
 from headrace.epoch.start import EpochStart
 from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.codec import dumps
-from headrace.shared_memory.leases import WriterMemory
 from headrace.shared_memory.memory import Slot
+from headrace.shared_memory.page_lock import PageLock
+from headrace.shared_memory.writer_memory import BufferLayout, WriterMemory
 from headrace.workers.processes.crash_file import CrashFile
 from headrace.workers.processes.messages import ANSWERS, INLINE, UNREAD, InSlot, Request, Result, unpacked
 from headrace.workers.processes.plain_requests import packed_request
@@ -67,6 +68,16 @@ class WorkerHandle:
     def is_up(self) -> bool:
         """Whether requests reach a worker."""
         return not self.reaped and not self.unplaced
+
+
+@dataclass
+class Regions:
+    """Where workers write their batches."""
+
+    arena: Arena
+    lock: PageLock | None = None
+    """What page-locks batches; None: nothing does."""
+    layout: BufferLayout = BufferLayout.APART
 
 
 @dataclass
@@ -123,15 +134,15 @@ class WorkerPool:
     def __init__(
         self,
         find_start: Callable[[], Start],
-        arena: Arena,
+        regions: Regions,
         count: int,
         brief: Callable[..., Assignment],
         begin: EpochStart,
     ) -> None:
         self._find_start, self._start, self._brief = find_start, find_start(), brief
-        self.resources = PoolResources(
-            arena, arena.borrow()
-        )  # the parent's own region, for request too long for a pipe
+        self._regions = regions
+        # The parent has a region of its own, for requests that are too long for a pipe.
+        self.resources = PoolResources(regions.arena, regions.arena.borrow())
         self._memory: WriterMemory = self.resources.large_messages.ticket().writer()
         self._dead: list[int] = []
         for worker_id in range(count):
@@ -154,7 +165,7 @@ class WorkerPool:
 
     def _hire(self, worker_id: int, begin: EpochStart, epoch: int) -> WorkerHandle:
         ours, theirs = Pipe(duplex=True)
-        region = self.resources.arena.borrow()
+        region = self._regions.arena.borrow(self._regions.lock)
         crash_file = CrashFile()
         others = [worker.pipe for worker in self.workers if not worker.reaped]
         assignment = self._brief(
@@ -164,7 +175,7 @@ class WorkerPool:
             parent_watch=ParentWatch.for_child(),
             worker_id=worker_id,
             pipe=theirs,
-            outgoing=region.ticket(),
+            outgoing=region.ticket(self._regions.layout),
             incoming=self.resources.large_messages.ticket(),
             parent_pid=os.getpid(),
             inherited=[*others, ours] if self._start.forks else [],

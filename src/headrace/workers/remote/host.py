@@ -41,7 +41,7 @@ from headrace.shared_memory.codec import pickle_batches_with
 from headrace.workers.processes import worker_main
 from headrace.workers.processes.fork_safety import reason_not_to_fork_once
 from headrace.workers.processes.messages import InSlot, Result
-from headrace.workers.processes.pool import WorkerHandle, WorkerPool
+from headrace.workers.processes.pool import Regions, WorkerHandle, WorkerPool
 from headrace.workers.processes.start import ByContext
 from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.remote import shared_spec
@@ -230,7 +230,7 @@ class _Service:
         self._others = others
         self._offers = offers
         brief = functools.partial(_assignment, hello)
-        self._pool = WorkerPool(lambda: start, Arena(), 1, brief, hello.begin)
+        self._pool = WorkerPool(lambda: start, Regions(Arena()), 1, brief, hello.begin)
         self._outbox: SimpleQueue[_Outgoing | None] = SimpleQueue()
         self._writer = threading.Thread(target=_write_all, args=(wire, self._outbox), daemon=True)
         self._told: list[int] = []

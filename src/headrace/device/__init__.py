@@ -1,0 +1,1 @@
+"""Batches on an accelerator: which one there is, and how they get there."""

@@ -1,0 +1,101 @@
+"""The way of a loader's batches to a device: some of them ahead, each transformed there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from headrace.core.accelerator import Accelerator
+from headrace.core.errors import explain
+from headrace.core.text.log_once import LOGGER
+from headrace.device.choice import page_lock_for
+from headrace.device.fixed_addresses import FixedAddresses
+from headrace.device.options import OnDevice
+from headrace.device.transfer import Transfer, Transfers
+from headrace.device.transform import DeviceTransform
+from headrace.shared_memory.locked_memory import LockedMemory
+from headrace.telemetry.batch_size import batch_bytes
+
+
+class DeviceFeed:
+    """Brings batches to a device. Belongs to one loader, for its whole life, and to the thread that iterates."""
+
+    def __init__(self, accelerator: Accelerator, memory: LockedMemory | None, asked: OnDevice) -> None:
+        """memory: page-locked, for what does not lie in such memory; None: torch's own."""
+        self.accelerator = accelerator
+        self.ahead = asked.ahead
+        """How many batches are on their way while the loop has one."""
+        self._asked = asked
+        self._memory = memory
+        self.transfers = Transfers(accelerator, page_lock_for(accelerator), self._staging)
+        self._transform = None
+        if asked.transform is not None:
+            self._transform = DeviceTransform(asked.transform, accelerator.device)
+        self._fixed = FixedAddresses(accelerator) if asked.fixed_addresses else None
+
+    def begin_early(self, batch: Any) -> Any:
+        """Has a batch set out before its turn, and returns it on its way; or as it is, where that is not possible."""
+        if self.ahead == 0 or isinstance(batch, Transfer):
+            return batch
+        try:
+            return self.transfers.begin(batch)
+        except torch.OutOfMemoryError:
+            LOGGER.warning(
+                "headrace: the device has no memory for %d batches ahead (%s): from here on each batch is sent when "
+                "its turn comes.",
+                self.ahead,
+                _size_of(batch),
+            )
+            self.ahead = 0
+        except Exception:  # noqa: BLE001 - what a user's container raises, it raises again when its turn comes
+            pass
+        return batch
+
+    def begin(self, batch: Any) -> Transfer:
+        """Has a batch set out whose turn it is. Raises `torch.OutOfMemoryError` that says how large it is."""
+        if isinstance(batch, Transfer):
+            return batch
+        try:
+            return self.transfers.begin(batch)
+        except torch.OutOfMemoryError as error:
+            message = explain(
+                "the device has no memory for a batch",
+                place=f"headrace.DataLoader(device={self._asked.device!r})",
+                found=f"a batch of {_size_of(batch)}, with {self.ahead} ahead; {error}",
+                expected="memory for the batch that the loop has, the next one, and those ahead",
+                cure="use a smaller batch_size, ahead=0, or a smaller model; the next batch comes at the next call",
+            )
+            raise torch.OutOfMemoryError(message) from error
+
+    def finish(self, transfer: Transfer, key: int | None) -> Any:
+        """Returns a batch on the device. key: of the random numbers of its transform; None: no seed was given.
+
+        Called again, since a signal handler has raised behind it, it returns the same.
+        """
+        if transfer.is_delivered:
+            return transfer.batch
+
+        batch = self.transfers.finish(transfer)
+        if self._transform is not None:
+            batch = self._transform(batch, key)
+        if self._fixed is not None:
+            batch = self._fixed.deliver(batch)
+        transfer.batch = batch
+        transfer.is_delivered = True
+        return batch
+
+    @property
+    def transforms(self) -> bool:
+        """Whether batches are transformed on the device."""
+        return self._transform is not None
+
+    def _staging(self, nbytes: int) -> torch.Tensor:
+        """Returns page-locked memory, uint8 [nbytes]."""
+        if self._memory is not None:
+            return self._memory.empty((nbytes,), torch.uint8)
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+
+def _size_of(batch: Any) -> str:
+    return f"{batch_bytes(batch) / 1e6:.1f} MB"

@@ -1,0 +1,96 @@
+"""Where the batches of a loader lie: ordinary memory, or memory that an accelerator reads by itself."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+from headrace.core.accelerator import Accelerator
+from headrace.core.process.per_process import PerProcess
+from headrace.core.process.this_process import ForkLock
+from headrace.device.choice import accelerator_for, page_lock_for
+from headrace.device.feed import DeviceFeed
+from headrace.device.options import OnDevice
+from headrace.loader.options import AskedArguments
+from headrace.shared_memory.arena import Arena
+from headrace.shared_memory.leases import LocalMemory
+from headrace.shared_memory.locked_memory import LockedMemory
+from headrace.shared_memory.page_lock import PageLock
+from headrace.shared_memory.writer_memory import BufferLayout
+
+ARENA = PerProcess(Arena)
+LOCAL_MEMORY = PerProcess(LocalMemory)
+
+_locked: weakref.WeakKeyDictionary[PageLock, weakref.ref[LockedMemory]] = weakref.WeakKeyDictionary()
+_making = ForkLock()
+
+
+class HostMemory(NamedTuple):
+    """What memory batches are made in."""
+
+    lock: PageLock | None = None
+    """What page-locks them; None: nothing does."""
+    layout: BufferLayout = BufferLayout.APART
+
+
+def host_memory_for(loader: AskedArguments[Any]) -> HostMemory:
+    """Returns how the batches of a loader are laid out."""
+    accelerator = _accelerator_of(loader)
+    if accelerator is None:
+        return HostMemory()
+    lock = page_lock_for(accelerator)
+    if lock is None:
+        return HostMemory()
+    if loader._options.on_device is None:
+        return HostMemory(lock, BufferLayout.SMALL_TOGETHER)
+    return HostMemory(lock, BufferLayout.TOGETHER)
+
+
+def memory_here(asked: HostMemory) -> LocalMemory | LockedMemory:
+    """Returns the memory of batches that this process makes; all loaders of a kind share it. The caller keeps it."""
+    if asked.lock is None:
+        return LOCAL_MEMORY.get()
+
+    with _making.here:
+        known = _locked.get(asked.lock, lambda: None)()
+        if known is None:
+            known = LockedMemory(asked.lock)
+            _locked[asked.lock] = weakref.ref(known)
+        return known
+
+
+def feed_for(loader: AskedArguments[Any], known: DeviceFeed | None) -> DeviceFeed | None:
+    """Returns what brings the batches of a loader to its device; None: they stay here. known: that of its last epoch.
+
+    Warns, as torch does, where there is no accelerator.
+    """
+    asked: OnDevice | None = loader._options.on_device
+    if asked is None:
+        return None
+
+    accelerator = _accelerator_of(loader)
+    if accelerator is None:
+        if asked.device == "auto" or torch.device(asked.device).type != "cpu":
+            warnings.warn(
+                "'device' argument is set but no accelerator is found, then batches stay in this machine's memory.",
+                stacklevel=2,
+            )
+        return None
+    if known is not None and known.accelerator is accelerator:
+        return known  # its stream serves the loader for its whole life
+
+    memory = memory_here(host_memory_for(loader))
+    return DeviceFeed(accelerator, memory if isinstance(memory, LockedMemory) else None, asked)
+
+
+def _accelerator_of(loader: AskedArguments[Any]) -> Accelerator | None:
+    """Returns the accelerator to which a loader's batches go, or that is to read them; None: there is none."""
+    asked: OnDevice | None = loader._options.on_device
+    if asked is not None:
+        return accelerator_for(None if asked.device == "auto" else torch.device(asked.device))
+    if loader.pin_memory:
+        return accelerator_for(None)
+    return None

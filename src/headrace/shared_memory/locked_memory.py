@@ -1,0 +1,44 @@
+"""Page-locked memory for batches that are made in this process."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import torch
+
+from headrace.shared_memory.arena import InboundRegion
+from headrace.shared_memory.leases import tensor_over
+from headrace.shared_memory.memory import AnonymousBacking
+from headrace.shared_memory.page_lock import PageLock
+from headrace.shared_memory.slots import SlotPool
+
+
+class LockedMemory:
+    """As `LocalMemory`, in slots that an accelerator can read by itself.
+
+    The memory is shared with forked children: of private memory, the kernel would give this process other pages at its
+    next write, and the accelerator would go on reading the old ones. So what a child may look at is not written while
+    the child lives, as with slots that workers write.
+    """
+
+    smallest = 4 << 10
+    """A smaller tensor is copied into memory that torch has page-locked: no more work than a slot."""
+
+    def __init__(self, lock: PageLock) -> None:
+        self._region = InboundRegion(AnonymousBacking(shared=True), 0, lock)
+        # Its pages stay, since the accelerator may read them.
+        self._pool = SlotPool(lambda slot: None)
+        # One loader may be iterated in several threads.
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns an uninitialised tensor that its user owns; the memory comes back by itself."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        with self._lock:
+            for slot in self._region.returned():
+                self._pool.release(slot)
+            slot = self._pool.allocate(nbytes)
+            array = self._region.lease(slot, nbytes)
+            self._region.hand_over([slot])
+        return tensor_over(array, shape, dtype)
