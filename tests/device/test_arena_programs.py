@@ -43,10 +43,10 @@ def test_the_device_sees_what_was_sent(device: type[SimulatedAccelerator]) -> No
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(900)
+@pytest.mark.parametrize("thousand", range(10))
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_device_sees_what_was_sent_by_10_000_programs(device: type[SimulatedAccelerator]) -> None:
-    for seed in range(10_000):
+def test_the_device_sees_what_was_sent_by_10_000_programs(device: type[SimulatedAccelerator], thousand: int) -> None:
+    for seed in range(1_000 * thousand, 1_000 * (thousand + 1)):
         assert Program(seed, device(seed)).run() == [], f"program {seed}"
 
 
@@ -123,7 +123,7 @@ MISTAKES = {
     "reuse while a graph is recorded": (_reuse_while_a_graph_is_recorded, SimulatedAccelerator),
     "pages of a registered range go back": (_pages_go_back, PipeAccelerator),
     "a new worker gets what is in flight": (_a_new_worker_gets_what_is_in_flight, SimulatedAccelerator),
-    "memory stays registered behind its mapping": (_memory_stays_registered, SimulatedAccelerator),
+    "memory stays registered behind its mapping": (_memory_stays_registered, PipeAccelerator),
     "memory is unregistered under a copy": (_unregistered_under_a_copy, SimulatedAccelerator),
 }
 

@@ -80,4 +80,4 @@ class Accelerator(Protocol):
         """Locks pages of this process in memory, for the device to read. False: that was refused."""
 
     def unregister(self, address: int) -> None:
-        """Takes back what was registered at an address. No copy of it may be under way."""
+        """Takes back what was registered at an address, if anything was. No copy of it may be under way."""

@@ -126,14 +126,19 @@ class TorchAccelerator:
         if int(runtime.cudaHostRegister(address, nbytes, PORTABLE)) == 0:
             return True
 
-        # The error would be told by the next call that has nothing to do with it. A kernel takes it away.
-        with contextlib.suppress(RuntimeError):
-            torch.zeros(1, device=self.device).fill_(1)
+        self._forget_error()
         return False
 
     def unregister(self, address: int) -> None:
         """See `Accelerator.unregister`."""
-        torch.cuda.cudart().cudaHostUnregister(address)
+        runtime: Any = torch.cuda.cudart()
+        if int(runtime.cudaHostUnregister(address)) != 0:
+            self._forget_error()
+
+    def _forget_error(self) -> None:
+        """Has the runtime forget an error: the next call would tell it, which has nothing to do with it."""
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self.device).fill_(1)
 
 
 class NoStreams:

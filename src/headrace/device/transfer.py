@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,9 @@ from headrace.core.plain_tensors import DTYPES
 from headrace.device.containers import changed
 from headrace.shared_memory.page_lock import LockedRange, PageLock
 from headrace.shared_memory.writer_memory import ALIGNED, SMALL, aligned
+
+GATHERED = 64 << 10
+"""Neighbours of fewer bytes are copied to other ones, where a batch has several: sooner than a call of the driver."""
 
 _DTYPES = frozenset(DTYPES)
 
@@ -40,6 +44,19 @@ class _TensorPart(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+
+
+@dataclass
+class _Group:
+    """Parts of a batch that lie side by side in [start, stop), by their numbers."""
+
+    start: int
+    stop: int
+    numbers: list[int]
+
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
 
 
 class _Span(NamedTuple):
@@ -183,10 +200,27 @@ class Transfers:
 
     def _laid_out(self, parts: list[_TensorPart], tensors: list[torch.Tensor]) -> tuple[list[int], list[_Span]]:
         """Returns where each part will lie in the block, and what is to be copied there."""
+        groups, loose = self._neighbours(parts)
+        if len(groups) + bool(loose) > 1:
+            loose += [number for group in groups if group.nbytes < GATHERED for number in group.numbers]
+            groups = [group for group in groups if group.nbytes >= GATHERED]
+
         spans: list[_Span] = []
         places = [0] * len(parts)
-        loose: list[int] = []
         end = 0
+        for group in groups:
+            spans.append(_Span(group.start, group.stop, end))
+            for number in group.numbers:
+                places[number] = end + parts[number].address - group.start
+            end = aligned(end + group.nbytes)
+        if loose:
+            spans.append(self._gathered(parts, tensors, loose, end, places))
+        return places, spans
+
+    def _neighbours(self, parts: list[_TensorPart]) -> tuple[list[_Group], list[int]]:
+        """Returns the parts that lie side by side in page-locked memory, and the numbers of those that do not."""
+        groups: list[_Group] = []
+        loose: list[int] = []
         last: LockedRange | None = None
         for number in sorted(range(len(parts)), key=lambda number: parts[number].address):
             part = parts[number]
@@ -194,21 +228,13 @@ class Transfers:
             if found is None:
                 loose.append(number)
                 continue
-
-            if spans and found is last and part.address - spans[-1].stop < ALIGNED:
-                span = spans[-1]
-                stop = max(span.stop, part.address + part.nbytes)
-                spans[-1] = span._replace(stop=stop)
-            else:
+            if not groups or found is not last or part.address - groups[-1].stop >= ALIGNED:
                 start = part.address // ALIGNED * ALIGNED
-                spans.append(_Span(start, part.address + part.nbytes, aligned(end)))
-            end = spans[-1].place + spans[-1].nbytes
-            places[number] = spans[-1].place + part.address - spans[-1].start
+                groups.append(_Group(start, start, []))
+            groups[-1].stop = max(groups[-1].stop, part.address + part.nbytes)
+            groups[-1].numbers.append(number)
             last = found
-
-        if loose:
-            spans.append(self._gathered(parts, tensors, loose, aligned(end), places))
-        return places, spans
+        return groups, loose
 
     def _gathered(
         self, parts: list[_TensorPart], tensors: list[torch.Tensor], loose: list[int], place: int, places: list[int]

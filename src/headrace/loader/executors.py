@@ -8,7 +8,7 @@ from typing import Any
 from headrace.core.process.allocator import keep_freed_memory
 from headrace.core.protocols import is_live
 from headrace.epoch.draws import resumable
-from headrace.loader.memory import ARENA, feed_for, host_memory_for, memory_here
+from headrace.loader.memory import ARENA, HostMemory, feed_for, host_memory_for, memory_here
 from headrace.loader.options import AskedArguments, as_ray
 from headrace.loader.read_ahead import remote_reading
 from headrace.loader.session import LoaderSession
@@ -54,6 +54,8 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     """
     backend = decided_backend(loader, session)
     session.resources.feed = feed_for(loader, session.resources.feed)
+    asked = host_memory_for(loader)
+    session.resources.page_lock = asked.lock
     session.resources.remote = remote_reading(loader.dataset, session.resources.remote, processes=backend == "process")
     if session.resources.remote is not None:
         session.recorder.remote = session.resources.remote.reads
@@ -63,9 +65,9 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     if backend == "process":
         if os.name != "posix":
             return None  # descriptors cannot be handed to workers there
-        return _processes(loader, session)
+        return _processes(loader, session, asked)
 
-    session.resources.memory = memory_here(host_memory_for(loader))
+    session.resources.memory = memory_here(asked)
     # What was fetched lies in large blocks of this process's memory, of which as much again would stay once it is free.
     if session.resources.remote is None or session.resources.remote.stays_on_node:
         keep_freed_memory()
@@ -76,7 +78,7 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     return ThreadExecutor(session.spec(loader), session.resources.memory)
 
 
-def _processes(loader: AskedArguments[Any], session: LoaderSession) -> Executor:
+def _processes(loader: AskedArguments[Any], session: LoaderSession, asked: HostMemory) -> Executor:
     tuner = session.tuner
     placement = _placement(loader, session)
     tunes_workers = tuner is not None and tuner.limits.tunes_workers
@@ -93,7 +95,6 @@ def _processes(loader: AskedArguments[Any], session: LoaderSession) -> Executor:
     if placement is not None:
         machines = RemoteWorkers(placement)
 
-    asked = host_memory_for(loader)
     starter = PoolStarter(session.resources.arena, session.resources.fork_servers, machines, asked.lock, asked.layout)
     if tuner is None:
         return ProcessExecutor(starter, session.recorder, asked_scale(session.spec(loader)))

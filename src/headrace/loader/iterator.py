@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from headrace.batches.pinning import pin
 from headrace.core.errors import UsageError
 from headrace.core.process.signal_handlers import is_of_signal_handler
 from headrace.core.randomness.counter_based import stream_key
 from headrace.core.randomness.rng import global_states_kept
 from headrace.core.torch_internals import TorchIterator, TorchProcessIterator, profiler_enabled
+from headrace.device.pinning import pin
 from headrace.epoch.draws import announce, changing, pattern_of_draws, pattern_of_reset, random_state
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.generators import OrderStates
@@ -305,7 +305,7 @@ class LoaderIterator(TorchIterator):
             timings = complete(timings)._replace(pinned=perf_counter() - began)
         elif self._pin_memory:
             began = perf_counter()
-            batch = pin(batch, self._pin_memory_device)
+            batch = pin(batch, self._pin_memory_device, self._session.resources.page_lock)
             timings = complete(timings)._replace(pinned=perf_counter() - began)
 
         self._timings = timings

@@ -42,28 +42,47 @@ class PageLock:
         self.accelerator = accelerator
         self.refused = False
         self._ranges: list[LockedRange] = []
+        self._begun: set[LockedRange] = set()
+        """Ranges of which it is not certain whether they are locked: a signal handler may have raised meanwhile."""
 
-    def lock(self, start: int, stop: int) -> bool:
-        """Locks the addresses [start, stop), which must be whole pages. False: it was refused, which is said once."""
+    def lock(self, wanted: LockedRange) -> bool:
+        """Locks a range of whole pages. False: it was refused, which is said once."""
+        if self.has(wanted):
+            return True
         if self.refused:
             return False
-        if not self.accelerator.register(start, stop - start):
+
+        if wanted in self._begun:
+            self.accelerator.unregister(wanted.start)
+        self._begun.add(wanted)
+        if not self.accelerator.register(wanted.start, wanted.stop - wanted.start):
+            self._begun.discard(wanted)
             self.refused = True
             warn_once(
                 "page-locking",
-                f"the accelerator cannot read the memory of batches by itself: locking {stop - start >> 10} KiB of it "
-                "was refused. Batches are copied to memory that torch has page-locked instead, which takes longer. "
-                "Containers limit such memory: allow more (`ulimit -l unlimited`, `--ulimit memlock=-1`).",
+                "the accelerator cannot read the memory of batches by itself: locking "
+                f"{(wanted.stop - wanted.start) >> 10} KiB of it was refused. Batches are copied to memory that torch has "
+                "page-locked instead, which takes longer. Containers limit such memory: allow more "
+                "(`ulimit -l unlimited`, `--ulimit memlock=-1`).",
             )
             return False
 
-        bisect.insort(self._ranges, LockedRange(start, stop))
+        bisect.insort(self._ranges, wanted)
+        self._begun.discard(wanted)
         return True
 
+    def has(self, found: LockedRange) -> bool:
+        """Tells whether this very range is locked."""
+        return self.range_of(found.start, found.stop - found.start) == found
+
     def unlock(self, found: LockedRange) -> None:
-        """Unlocks a range. No copy of it may be under way."""
-        self._ranges.remove(found)
-        self.accelerator.unregister(found.start)
+        """Unlocks a range, if it is locked. No copy of it may be under way."""
+        if self.has(found):
+            self._ranges.remove(found)
+            self._begun.add(found)
+        if found in self._begun:
+            self.accelerator.unregister(found.start)
+            self._begun.discard(found)
 
     def range_of(self, address: int, nbytes: int) -> LockedRange | None:
         """Returns the range that holds all of these bytes; None: not all of them are locked, or not in one range."""
@@ -90,17 +109,12 @@ class LockableMapping(mmap.mmap):
         """Has the first `end` bytes be page-locked. False: some of them are not."""
         start = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
         begin = self._ranges[-1].stop if self._ranges else start
-        if start + end <= begin:
-            return True
-
-        # Noted first: a signal handler may raise behind the call.
-        ranges = (*self._ranges, LockedRange(begin, start + end))
-        self._lock = lock
-        self._pid = os.getpid()
-        if not lock.lock(begin, start + end):
-            return False
-        self._ranges = ranges
-        return True
+        # Noted before it is locked, since a signal handler may raise meanwhile: what is noted is unlocked at the end.
+        if start + end > begin:
+            self._lock = lock
+            self._pid = os.getpid()
+            self._ranges = (*self._ranges, LockedRange(begin, start + end))
+        return lock.lock(self._ranges[-1])
 
     def __del__(self) -> None:
         # In a forked child, the ranges are the parent's. When the process ends, the driver sees to them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.batches.pinning import pin
+from headrace.device.pinning import pin
 
 
 class Pinnable:
