@@ -70,12 +70,9 @@ def test_each_slot_is_registered_once(accelerator: SimulatedAccelerator) -> None
 
 
 def test_labels_that_are_kept_take_few_registrations(accelerator: SimulatedAccelerator) -> None:
-    kept = []
-    for _, labels in headrace.DataLoader(Images(600), 6, num_workers=2, pin_memory=True):
-        kept.append(labels)
-        accelerator.synchronize()
+    kept = list(headrace.DataLoader(range(600), 6, num_workers=2, pin_memory=True))
     assert len(kept) == 100
-    assert accelerator.driver.registrations < 60
+    assert accelerator.driver.registrations <= 4
     assert [int(label) for labels in kept for label in labels] == list(range(600))
 
 
