@@ -144,7 +144,7 @@ def test_a_batch_is_one_transfer(count: int, num_workers: int, accelerator: Simu
     transfers = loader._session.resources.feed.transfers
     assert transfers.copies == 10
     payload = sum(map(len, expected))
-    assert payload <= transfers.bytes <= payload + 10 * 256 * count
+    assert payload <= transfers.times.copies().bytes <= payload + 10 * 256 * count
 
 
 def test_a_batch_of_default_collation_is_one_transfer_once_its_size_is_known(accelerator: SimulatedAccelerator) -> None:

@@ -173,10 +173,10 @@ def test_batches_arrive_as_they_set_out_in_10_000_programs(device: type[Simulate
 def _no_wait_before_the_copy(patch: pytest.MonkeyPatch) -> None:
     event = Transfers._event
 
-    def nothing(transfers: Transfers, stream: Any) -> Any:
+    def nothing(transfers: Transfers, stream: Any, **how: Any) -> Any:
         if stream is not transfers._stream:
             stream = transfers._stream  # an event of its own stream: no wait at all
-        return event(transfers, stream)
+        return event(transfers, stream, **how)
 
     patch.setattr(Transfers, "_event", nothing)
 

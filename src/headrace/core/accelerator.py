@@ -33,6 +33,12 @@ class DeviceEvent(Protocol):
     def synchronize(self) -> None:
         """Waits until all before it is done."""
 
+    def elapsed_since(self, earlier: Any) -> float:
+        """Returns the seconds that the device took from an earlier `DeviceEvent`; NaN: it does not tell.
+
+        Both must be over, and made with `timed`.
+        """
+
 
 class DeviceStream(Protocol):
     """Work that is done in order."""
@@ -53,8 +59,10 @@ class Accelerator(Protocol):
     def stream(self, *, new: bool = False) -> DeviceStream:
         """Returns the stream that the calling thread computes on now, or a new one."""
 
-    def event(self, stream: Any = None) -> DeviceEvent | None:
+    def event(self, stream: Any = None, *, timed: bool = False) -> DeviceEvent | None:
         """Returns an event behind all that was asked of a `DeviceStream`; None: of all streams of all devices.
+
+        timed: whether it notes when it is over, which costs a little.
 
         Returns None where no event can be recorded now, since a stream records a graph.
         """

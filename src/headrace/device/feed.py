@@ -16,6 +16,7 @@ from headrace.device.transfer import Transfer, Transfers
 from headrace.device.transform import DeviceTransform
 from headrace.shared_memory.locked_memory import LockedMemory
 from headrace.telemetry.batch_size import batch_bytes
+from headrace.telemetry.device_copies import DeviceCopies
 
 
 class DeviceFeed:
@@ -28,7 +29,7 @@ class DeviceFeed:
         """How many batches are on their way while the loop has one."""
         self._asked = asked
         self._memory = memory
-        self.transfers = Transfers(accelerator, page_lock_for(accelerator), self._staging)
+        self.transfers = Transfers(accelerator, page_lock_for(accelerator), self._staging, str(asked.device))
         self._transform = None
         if asked.transform is not None:
             self._transform = DeviceTransform(asked.transform, accelerator.device)
@@ -84,6 +85,11 @@ class DeviceFeed:
         transfer.batch = batch
         transfer.is_delivered = True
         return batch
+
+    def copies(self) -> DeviceCopies:
+        """Returns what was copied so far."""
+        self.transfers.settle()
+        return self.transfers.times.copies()
 
     @property
     def transforms(self) -> bool:

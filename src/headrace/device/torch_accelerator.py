@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,13 @@ class TorchEvent:
         """See `DeviceEvent.synchronize`."""
         for event in self.events:
             event.synchronize()
+
+    def elapsed_since(self, earlier: TorchEvent) -> float:
+        """See `DeviceEvent.elapsed_since`. Only events of one stream tell."""
+        if len(self.events) != 1 or len(earlier.events) != 1:
+            return math.nan
+        milliseconds: float = earlier.events[0].elapsed_time(self.events[0])
+        return milliseconds / 1e3
 
 
 class _EventWithGrace(TorchEvent):
@@ -89,10 +97,14 @@ class TorchAccelerator:
         self._own.append(made)
         return TorchStream(made)
 
-    def event(self, stream: TorchStream | None = None) -> TorchEvent | None:
+    def event(self, stream: TorchStream | None = None, *, timed: bool = False) -> TorchEvent | None:
         """See `Accelerator.event`."""
         if _captures():
             return None
+        if stream is not None and timed:
+            event = torch.Event(self.device, enable_timing=True)
+            event.record(stream.stream)
+            return TorchEvent([event])
         if stream is not None:
             return TorchEvent([stream.stream.record_event()])
         if self.device.type == "cuda":
@@ -156,7 +168,7 @@ class NoStreams:
     def wait_event(self, event: object) -> None:
         """Does nothing: all before is done before."""
 
-    def event(self, stream: object = None) -> TorchEvent:
+    def event(self, stream: object = None, *, timed: bool = False) -> TorchEvent:
         """See `Accelerator.event`."""
         return TorchEvent([])
 

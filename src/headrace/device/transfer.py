@@ -24,6 +24,7 @@ import torch
 from headrace.core.accelerator import Accelerator, DeviceEvent, DeviceStream
 from headrace.core.plain_tensors import DTYPES
 from headrace.device.containers import changed
+from headrace.device.copy_times import CopyTimes
 from headrace.shared_memory.page_lock import LockedRange, PageLock
 from headrace.shared_memory.writer_memory import ALIGNED, SMALL, aligned
 
@@ -44,6 +45,11 @@ class _TensorPart(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it looks like images or videos, as 32-bit floats."""
+        return self.dtype is torch.float32 and len(self.shape) in (4, 5)
 
 
 @dataclass
@@ -79,6 +85,15 @@ class _Span(NamedTuple):
         return torch.frombuffer((ctypes.c_ubyte * self.nbytes).from_address(self.start), dtype=torch.uint8)
 
 
+class _UnderWay(NamedTuple):
+    """Blocks that are written to: when that began and ends on the device, and how many bytes come."""
+
+    began: DeviceEvent | None
+    ended: DeviceEvent
+    nbytes: int
+    blocks: list[torch.Tensor]
+
+
 class Transfer:
     """A batch on its way. `batch` is it, on the device, for whoever has waited by `Transfers.finish`."""
 
@@ -99,24 +114,33 @@ class Transfer:
 class Transfers:
     """Sends batches to a device. Belongs to one loader, for its whole life, and to the thread that iterates."""
 
-    def __init__(self, accelerator: Accelerator, lock: PageLock | None, staging: Callable[[int], torch.Tensor]) -> None:
-        """staging: gives page-locked memory, uint8 [n], for what does not lie in any."""
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        lock: PageLock | None,
+        staging: Callable[[int], torch.Tensor],
+        name: str = "",
+    ) -> None:
+        """staging: gives page-locked memory, uint8 [n], for what does not lie in any. name: of the device, as users
+        call it."""
         self.accelerator = accelerator
-        self.bytes = 0
-        """Bytes that were sent."""
         self.copies = 0
         """Copies over the bus that took them there."""
         self._lock = lock
         self._staging = staging
         self._stream = accelerator.stream(new=True)
-        self._under_way: deque[tuple[DeviceEvent, list[torch.Tensor]]] = deque()
-        """Blocks that are written to, and when that is over."""
+        self._under_way: deque[_UnderWay] = deque()
+        self.times = CopyTimes(accelerator, self._stream, name)
+
+    def settle(self) -> None:
+        """Lets go of what has arrived."""
+        while self._under_way and self._under_way[0].ended.query():
+            done = self._under_way.popleft()
+            self.times.done(done.began, done.ended, done.nbytes)
 
     def begin(self, batch: Any) -> Transfer:
         """Has a batch set out. Raises `torch.OutOfMemoryError`."""
-        while self._under_way and self._under_way[0][0].query():
-            self._under_way.popleft()
-
+        self.settle()
         tensors: list[torch.Tensor] = []
         movers = False
 
@@ -175,15 +199,17 @@ class Transfers:
 
         # Only now: whoever freed the memory of these blocks had asked for its last use before.
         self._stream.wait_event(self._event(stream))
+        began = self.times.begin(idle=not self._under_way)
         for span in spans:
             self.accelerator.copy(block[span.place : span.place + span.nbytes], span.source(), self._stream)
-            self.bytes += span.nbytes
             self.copies += 1
         if small is not None:
             self.accelerator.copy(blocks[1], block[small[0] : small[1]], self._stream)
 
-        arrived = self._event(self._stream)
-        self._under_way.append((arrived, blocks))
+        arrived = self._event(self._stream, timed=True)
+        nbytes = sum(span.nbytes for span in spans)
+        self.times.sent(nbytes, sum(part.nbytes for part in parts if part.is_image))
+        self._under_way.append(_UnderWay(began, arrived, nbytes, blocks))
         sent = []
         for part, place in zip(parts, places, strict=True):
             if small is not None and part.nbytes < SMALL:
@@ -192,8 +218,8 @@ class Transfers:
                 sent.append(_tensor_in(block, part, place))
         return arrived, blocks, sent
 
-    def _event(self, stream: DeviceStream) -> DeviceEvent:
-        event = self.accelerator.event(stream)
+    def _event(self, stream: DeviceStream, *, timed: bool = False) -> DeviceEvent:
+        event = self.accelerator.event(stream, timed=timed)
         if event is None:
             raise RuntimeError("a batch cannot be sent to a device while a stream of it records a graph")
         return event
@@ -254,11 +280,11 @@ class Transfers:
 
     def __del__(self) -> None:
         """Waits for copies that nobody waited for: what they write to is memory that others get next."""
-        for event, blocks in getattr(self, "_under_way", ()):
+        for under_way in vars(self).get("_under_way", ()):
             if self.accelerator.event(self._stream) is None:
-                _left_behind.extend(blocks)
+                _left_behind.extend(under_way.blocks)
             else:
-                event.synchronize()
+                under_way.ended.synchronize()
 
 
 def _travels_as_bytes(part: Any) -> bool:

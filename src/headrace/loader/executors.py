@@ -54,6 +54,8 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     """
     backend = decided_backend(loader, session)
     session.resources.feed = feed_for(loader, session.resources.feed)
+    if session.resources.feed is not None:
+        session.recorder.copies = session.resources.feed.copies
     asked = host_memory_for(loader)
     session.resources.page_lock = asked.lock
     session.resources.remote = remote_reading(loader.dataset, session.resources.remote, processes=backend == "process")

@@ -52,6 +52,7 @@ def setting_of(
         splits=is_map or _is_split(loader),
         length=known_length(loader._index_sampler) if is_map else None,
         pin_memory=loader.pin_memory,
+        device=str(getattr(loader, "device", None) or ""),
         accelerator=_accelerator(),
         cores=cores(),
         remote_cores=_remote_cores(loader),
@@ -97,7 +98,6 @@ def _machine_memory() -> int:
     return machine_memory()
 
 
-@functools.cache
 def _accelerator() -> str:
     """Returns the kind of accelerator that there is; it is not initialised by that. Empty: none, or it is not known."""
     if not hasattr(torch, "accelerator"):

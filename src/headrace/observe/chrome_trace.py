@@ -1,6 +1,7 @@
 """Recordings in Chrome's trace format, which Perfetto shows; on the clock of torch's profiler, alone or merged with it.
 
-Each recording is a process of the trace: a thread for the training loop, one for the epochs, and one for each worker.
+Each recording is a process of the trace: a thread for the training loop, one for the epochs, one for copies to
+a device, and one for each worker.
 Format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
@@ -24,7 +25,7 @@ from headrace.telemetry.recording import MAIN, Batches, Event, Recording, withou
 
 PROCESS = 1_000_000_000
 """The number of the first recording among the processes of the trace: no process of Linux has it."""
-LOOP, EPOCHS, FIRST_WORKER = 1, 2, 10
+LOOP, EPOCHS, COPIES, FIRST_WORKER = 1, 2, 3, 10
 """Threads of a recording."""
 CATEGORY = "headrace"
 QUARTER = 7_889_238 * 10**9
@@ -107,6 +108,7 @@ class _Drawing:
         yield from self._names()
         yield from self._epochs()
         yield from self._training(rows)
+        yield from self._copies()
         for at in range(len(rows)):
             yield from self._batch(at, rows[at])
 
@@ -120,6 +122,8 @@ class _Drawing:
 
     def _names(self) -> Iterator[dict[str, Any]]:
         threads = {LOOP: "training loop", EPOCHS: "epochs"}
+        if self._recording.copies is not None:
+            threads[COPIES] = f"copies to {self._recording.copies.device}"
         for worker in workers_seen(self._recording.batches, self._recording.events):
             threads[FIRST_WORKER + worker] = self._recording.worker_name(worker)
 
@@ -151,6 +155,13 @@ class _Drawing:
             if before["epoch"] == row["epoch"]:
                 args = {"epoch": int(before["epoch"]), "batch": int(before["number"])}
                 yield from self._slice("train", LOOP, float(before["delivered"]), float(row["asked"]), args)
+
+    def _copies(self) -> Iterator[Slice]:
+        """The copies to a device, on their stream: when the device did them."""
+        if self._recording.copies is None:
+            return
+        for begin, end, nbytes in self._recording.copies.recent:
+            yield from self._slice("copy", COPIES, begin, end, {"bytes": nbytes})
 
     def _batch(self, at: int, row: np.void) -> Iterator[dict[str, Any]]:
         """The work on a batch, the wait for it, and the arrow between them."""

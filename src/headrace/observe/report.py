@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headrace.observe.diagnosis.device import copies_line
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.remote_words import remote_line, source_line
 from headrace.observe.stats import LoaderStats, WorkerStats, stats_of
@@ -34,6 +35,9 @@ def report(recording: Recording, diagnosis: Diagnosis) -> RenderableType:
 
     # As `Text`, and not as strings: rich would take [brackets] in a worker's name or a label for its markup.
     parts += map(Text, _lines(stats))
+    device = copies_line(recording)
+    if device:
+        parts.append(Text(device))
     return Group(*parts)
 
 

@@ -6,12 +6,13 @@ Sums are over all batches; how batches differ is told from the latest ones. What
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.telemetry.device_copies import DeviceCopies
 from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.preparation import MAKING, prepared
 from headrace.telemetry.recording import STAGES, Batches, EpochTimes, Recording, stage_seconds, without_nan
@@ -82,6 +83,8 @@ class LoaderStats:
     """What was read from object stores and servers; None: the data lie on this machine."""
     live: LiveReads | None = None
     """What was read from a source that never ends, and how far that is ahead; None: the data end."""
+    copies: DeviceCopies | None = None
+    """What was copied to a device; None: batches stay on this machine."""
 
     @property
     def wait_share(self) -> float:
@@ -169,6 +172,7 @@ def stats_of(recording: Recording) -> LoaderStats:
         restarts=recording.restarts,
         remote=_without_windows(recording.remote),
         live=recording.live,
+        copies=None if recording.copies is None else replace(recording.copies, recent=()),
     )
 
 

@@ -19,8 +19,8 @@ DEEP = 4
 
 def hazards(dataset: object, setting: Setting) -> Iterator[Trap]:
     """Yields the traps that show in the attributes of a dataset, and in how its loader is set up."""
-    if setting.accelerator and not setting.pin_memory:
-        yield Trap("not-pinned", f"There is an accelerator ({setting.accelerator}), and pin_memory is off.")
+    if setting.accelerator and not setting.pin_memory and not setting.device:
+        yield Trap("not-pinned", f"There is an accelerator ({setting.accelerator}), and pin_memory and device are off.")
     if setting.backend != "process":
         return
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.process.memory import shared_out_memory
+from headrace.telemetry.device_copies import DeviceCopies
 from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.neighbours import Neighbours
 from headrace.telemetry.recording import (
@@ -94,6 +95,8 @@ class Recorder:
         self.remote: Callable[[], RemoteReads | None] = lambda: None
         self.live: Callable[[], LiveReads | None] = lambda: None
         """Returns what was read from object stores and servers so far; None: nothing was."""
+        self.copies: Callable[[], DeviceCopies | None] = lambda: None
+        """Returns what was copied to a device so far; None: batches stay on this machine."""
         self.first_seen = math.nan
         self._ring = np.zeros((HELD, COLUMNS))
         self._held = self._next = 0
@@ -276,6 +279,7 @@ class Recorder:
             restarts=restarts,
             remote=self.remote(),
             live=self.live(),
+            copies=self.copies(),
             hosts=dict(self.hosts),
         )
 

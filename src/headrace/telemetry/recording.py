@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from headrace.telemetry.device_copies import DeviceCopies
 from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.remote_reads import RemoteReads
 
@@ -47,7 +48,7 @@ BATCH = np.dtype(
         ("cpu", "f8"),  # seconds of a core that the worker took for all of it, loading included
         ("queued", "f8"),  # seconds that the worker was ready to run but had no core
         ("opened", "f8"),  # seconds that the main process took to unpack it
-        ("pinned", "f8"),  # seconds that copying it into page-locked memory took
+        ("pinned", "f8"),  # seconds that it took the main process to pin it, or to send it to the device
         ("slowest", "f8"),  # seconds of its slowest sample, where samples were timed one by one
         ("others", "f8"),  # seconds that other workers took for parts of it
         ("loop_cpu", "f8"),  # seconds of a core that the main process took from the delivery before to `asked`
@@ -112,6 +113,8 @@ class Setting:
     length: int | None = None
     """Batches of an epoch; None: not known."""
     pin_memory: bool = False
+    device: str = ""
+    """Where batches go; empty: they stay on this machine."""
     accelerator: str = ""
     """The kind of accelerator of the machine, such as "cuda"; empty: none is known."""
     cores: int = 1
@@ -194,6 +197,8 @@ class Recording:
     """What was read from object stores and servers; None: nothing was."""
     live: LiveReads | None = None
     """What was read from a source that never ends; None: the data end."""
+    copies: DeviceCopies | None = None
+    """What was copied to a device; None: batches stay on this machine."""
     hosts: Mapping[int, str] = field(default_factory=dict)
     """The other machines on which workers run, by the workers' numbers."""
 
@@ -227,6 +232,7 @@ class Recording:
             restarts=given["restarts"],
             remote=_remote(given.get("remote")),
             live=_live(given.get("live")),
+            copies=_copies(given.get("copies")),
             hosts={int(worker): host for worker, host in given.get("hosts", {}).items()},
         )
 
@@ -241,6 +247,12 @@ def _live(given: Mapping[str, Any] | None) -> LiveReads | None:
     if given is None:
         return None
     return LiveReads.from_json(given)
+
+
+def _copies(given: Mapping[str, Any] | None) -> DeviceCopies | None:
+    if given is None:
+        return None
+    return DeviceCopies.from_json(given)
 
 
 def workers_seen(batches: Batches, events: Iterable[Event]) -> list[int]:

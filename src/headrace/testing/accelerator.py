@@ -5,9 +5,11 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import math
 import random
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ class SimulatedEvent:
         """places: in how many streams it is recorded."""
         self._machine = machine
         self.to_come = places
+        self.over_at = math.nan
 
     def query(self) -> bool:
         """Tells whether all before it is done, after some time has passed. See `DeviceEvent.query`."""
@@ -45,6 +48,10 @@ class SimulatedEvent:
         """Waits until all before it is done."""
         while self.to_come:
             self._machine.work()
+
+    def elapsed_since(self, earlier: SimulatedEvent) -> float:
+        """See `DeviceEvent.elapsed_since`."""
+        return self.over_at - earlier.over_at
 
 
 class SimulatedStream:
@@ -188,7 +195,7 @@ class SimulatedAccelerator:
             return SimulatedStream(self.driver)
         return self._current
 
-    def event(self, stream: SimulatedStream | None = None) -> SimulatedEvent | None:
+    def event(self, stream: SimulatedStream | None = None, *, timed: bool = False) -> SimulatedEvent | None:
         """See `Accelerator.event`."""
         machine = self.driver
         if machine.capturing:
@@ -200,6 +207,7 @@ class SimulatedAccelerator:
 
             def pass_by() -> None:
                 event.to_come -= 1
+                event.over_at = time.perf_counter()
 
             for one in streams:
                 one.work.append((pass_by, None))

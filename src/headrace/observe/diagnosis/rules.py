@@ -10,6 +10,7 @@ import numpy as np
 from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.certainty import machine
 from headrace.observe.diagnosis.cures import CURE_FOR_REMOTE_READS, cure_for
+from headrace.observe.diagnosis.device import device_findings
 from headrace.observe.diagnosis.finding import WORTH, Finding
 from headrace.observe.diagnosis.live import live_findings, waits_for_source
 from headrace.observe.diagnosis.network import line_is_full, network_findings
@@ -374,6 +375,6 @@ def _workers_make(count: int) -> str:
 
 RULES: tuple[Rule, ...] = (
     machine, _training, _first_batch, _start, _too_few, _too_many, stragglers, _batches, _stages, _delivery, _threads,
-    _memory, remote_findings, network_findings, live_findings,
+    _memory, remote_findings, network_findings, live_findings, device_findings,
 )  # fmt: skip
 """All of them."""

@@ -41,7 +41,7 @@ TRAPS = {
     "not-pinned": TrapFinding(
         "delivery",
         "{} Batches in ordinary memory are copied to it more slowly, and not while it computes.",
-        "pin_memory=True, and .to(device, non_blocking=True).",
+        "device='cuda', or pin_memory=True and .to(device, non_blocking=True).",
     ),
 }
 """By the names of `Trap`. `{}` stands for the particulars."""
