@@ -122,6 +122,32 @@ def test_a_module_runs_on_the_device_and_without_gradients(accelerator: Simulate
     assert module.moved == [(accelerator.device,)]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_without_an_accelerator_a_transform_runs_here(num_workers: int) -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    loader = headrace.DataLoader(
+        Keys(8),
+        4,
+        num_workers=num_workers,
+        seed=1,
+        device="auto",
+        device_transform=lambda batch: torch.rand(len(batch)),
+    )
+    with pytest.warns(UserWarning, match="no accelerator is found"):
+        first = [batch.tolist() for batch in loader]
+    again = headrace.DataLoader(
+        Keys(8), 4, seed=1, device="cpu", device_transform=lambda batch: torch.rand(len(batch)), fixed_addresses=True
+    )
+    found = []
+    addresses = set()
+    for batch in again:
+        addresses.add(batch.data_ptr())
+        found.append(batch.tolist())
+    assert found == first
+    assert len(addresses) == 1
+
+
 def test_what_a_transform_raises_takes_the_place_of_its_batch(accelerator: SimulatedAccelerator) -> None:
     def transform(batch: torch.Tensor) -> torch.Tensor:
         accelerator.synchronize()

@@ -20,7 +20,10 @@ from headrace.telemetry.device_copies import DeviceCopies
 
 
 class DeviceFeed:
-    """Brings batches to a device. Belongs to one loader, for its whole life, and to the thread that iterates."""
+    """Brings batches to a device. Belongs to one loader, for its whole life, and to the thread that iterates.
+
+    Where the device is this machine's own memory, batches stay where they are, and are transformed all the same.
+    """
 
     def __init__(self, accelerator: Accelerator, memory: LockedMemory | None, asked: OnDevice) -> None:
         """memory: page-locked, for what does not lie in such memory; None: torch's own."""
@@ -29,7 +32,9 @@ class DeviceFeed:
         """How many batches are on their way while the loop has one."""
         self._asked = asked
         self._memory = memory
-        self.transfers = Transfers(accelerator, page_lock_for(accelerator), self._staging, str(asked.device))
+        self.transfers: Transfers | None = None
+        if accelerator.device.type != "cpu" or accelerator.driver is not None:
+            self.transfers = Transfers(accelerator, page_lock_for(accelerator), self._staging, str(asked.device))
         self._transform = None
         if asked.transform is not None:
             self._transform = DeviceTransform(asked.transform, accelerator.device)
@@ -37,7 +42,7 @@ class DeviceFeed:
 
     def begin_early(self, batch: Any) -> Any:
         """Has a batch set out before its turn, and returns it on its way; or as it is, where that is not possible."""
-        if self.ahead == 0 or isinstance(batch, Transfer):
+        if self.transfers is None or self.ahead == 0 or isinstance(batch, Transfer):
             return batch
         try:
             return self.transfers.begin(batch)
@@ -57,6 +62,8 @@ class DeviceFeed:
         """Has a batch set out whose turn it is. Raises `torch.OutOfMemoryError` that says how large it is."""
         if isinstance(batch, Transfer):
             return batch
+        if self.transfers is None:
+            return Transfer(batch, self.accelerator.stream(), [], None, movers=False)
         try:
             return self.transfers.begin(batch)
         except torch.OutOfMemoryError as error:
@@ -77,7 +84,9 @@ class DeviceFeed:
         if transfer.is_delivered:
             return transfer.batch
 
-        batch = self.transfers.finish(transfer)
+        batch = transfer.batch
+        if self.transfers is not None:
+            batch = self.transfers.finish(transfer)
         if self._transform is not None:
             batch = self._transform(batch, key)
         if self._fixed is not None:
@@ -86,8 +95,10 @@ class DeviceFeed:
         transfer.is_delivered = True
         return batch
 
-    def copies(self) -> DeviceCopies:
-        """Returns what was copied so far."""
+    def copies(self) -> DeviceCopies | None:
+        """Returns what was copied so far; None: batches stay on this machine."""
+        if self.transfers is None:
+            return None
         self.transfers.settle()
         return self.transfers.times.copies()
 

@@ -154,7 +154,7 @@ class TorchAccelerator:
 
 
 class NoStreams:
-    """A device of torch's without streams (MPS): all is done in the order in which it is asked for, or waited for."""
+    """A device of torch's without streams (MPS, this machine's memory): what is asked for is done, or waited for."""
 
     driver = None
 

@@ -14,6 +14,7 @@ from headrace.core.process.this_process import ForkLock
 from headrace.device.choice import accelerator_for, page_lock_for
 from headrace.device.feed import DeviceFeed
 from headrace.device.options import OnDevice
+from headrace.device.torch_accelerator import NoStreams
 from headrace.loader.options import AskedArguments
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
@@ -65,7 +66,7 @@ def memory_here(asked: HostMemory) -> LocalMemory | LockedMemory:
 def feed_for(loader: AskedArguments[Any], known: DeviceFeed | None) -> DeviceFeed | None:
     """Returns what brings the batches of a loader to its device; None: they stay here. known: that of its last epoch.
 
-    Warns, as torch does, where there is no accelerator.
+    Warns, as torch does, where there is no accelerator. Then batches are transformed here.
     """
     asked: OnDevice | None = loader._options.on_device
     if asked is None:
@@ -78,7 +79,9 @@ def feed_for(loader: AskedArguments[Any], known: DeviceFeed | None) -> DeviceFee
                 "'device' argument is set but no accelerator is found, then batches stay in this machine's memory.",
                 stacklevel=2,
             )
-        return None
+        if asked.transform is None and not asked.fixed_addresses:
+            return None
+        return known or DeviceFeed(NoStreams(torch.device("cpu")), None, asked)
     if known is not None and known.accelerator is accelerator:
         return known  # its stream serves the loader for its whole life
 
