@@ -25,6 +25,9 @@ DEVICES = [
     ),
 ]
 
+THOUSANDS = [0, *(pytest.param(number, marks=pytest.mark.stress) for number in range(1, 10))]
+"""Of 10,000 programs, the first thousand runs with all tests; the others under `make stress`."""
+
 MOST = 500
 """Programs within which a mistake must be found."""
 
@@ -43,7 +46,7 @@ def test_the_device_sees_what_was_sent(device: type[SimulatedAccelerator]) -> No
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("thousand", range(10))
+@pytest.mark.parametrize("thousand", THOUSANDS)
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_device_sees_what_was_sent_by_10_000_programs(device: type[SimulatedAccelerator], thousand: int) -> None:
     for seed in range(1_000 * thousand, 1_000 * (thousand + 1)):
