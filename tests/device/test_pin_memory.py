@@ -202,6 +202,21 @@ def test_after_a_fork_the_device_still_reads_what_the_parent_writes(accelerator:
     assert found == [bytes([2]) * 50_000]
 
 
+def test_a_forked_child_leaves_the_device_alone(accelerator: SimulatedAccelerator) -> None:
+    loader = headrace.DataLoader(Images(), 6, device="cuda")
+    batch = next(iter(loader))
+    child = os.fork()
+    if child == 0:
+        asked = []
+        accelerator.event = lambda *_, **__: asked.append(1)  # type: ignore[method-assign]
+        accelerator.unregister = lambda *_: asked.append(1)  # type: ignore[method-assign]
+        del loader, batch
+        gc.collect()
+        os._exit(len(asked))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(batch) == 2
+
+
 class Killing(Images):
     """Its sample 20 ends the worker that loads it, once."""
 

@@ -29,8 +29,8 @@ OF_OTHERS = {
 }  # fmt: skip
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {
-    "SUFFIXES", "as_source", "backend", "device", "imgs", "indices", "inner", "of_a_step", "packed", "ragged",
-    "seed", "shard", "source",
+    "SUFFIXES", "as_source", "backend", "imgs", "indices", "inner", "of_a_step", "packed", "ragged", "seed", "shard",
+    "source",
 }  # fmt: skip
 """Attributes that headrace gives to objects of its own, or says in `protocols.py` in words."""
 ASKING = {"getattr", "hasattr", "answers", "says_yes"}

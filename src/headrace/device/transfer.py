@@ -23,6 +23,7 @@ import torch
 
 from headrace.core.accelerator import Accelerator, DeviceEvent, DeviceStream
 from headrace.core.plain_tensors import DTYPES
+from headrace.core.process import this_process
 from headrace.device.containers import changed
 from headrace.device.copy_times import CopyTimes
 from headrace.shared_memory.page_lock import LockedRange, PageLock
@@ -130,6 +131,7 @@ class Transfers:
         self._staging = staging
         self._stream = accelerator.stream(new=True)
         self._under_way: deque[_UnderWay] = deque()
+        self._process = this_process.current
         self.times = CopyTimes(accelerator, self._stream, name)
 
     def settle(self) -> None:
@@ -280,7 +282,10 @@ class Transfers:
 
     def __del__(self) -> None:
         """Waits for copies that nobody waited for: what they write to is memory that others get next."""
-        for under_way in vars(self).get("_under_way", ()):
+        # A forked child has copies of the parent's objects, and must not use its device.
+        if vars(self).get("_process") is not this_process.current:
+            return
+        for under_way in self._under_way:
             if self.accelerator.event(self._stream) is None:
                 _left_behind.extend(under_way.blocks)
             else:

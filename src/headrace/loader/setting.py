@@ -15,7 +15,7 @@ from headrace.core.process.machine import cores
 from headrace.core.process.memory import machine_memory
 from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import DatasetKind, IterDataPipe, torch_default_collate
-from headrace.loader.options import as_ray
+from headrace.loader.options import AskedArguments, as_ray
 from headrace.telemetry.recording import Setting
 from headrace.workers.auto.scaling import MOST_WORKERS
 
@@ -52,7 +52,7 @@ def setting_of(
         splits=is_map or _is_split(loader),
         length=known_length(loader._index_sampler) if is_map else None,
         pin_memory=loader.pin_memory,
-        device=str(getattr(loader, "device", None) or ""),
+        device=_device(loader),
         accelerator=_accelerator(),
         cores=cores(),
         remote_cores=_remote_cores(loader),
@@ -86,6 +86,13 @@ def torch_setting(loader: TorchDataLoader[Any]) -> Setting:
     else:
         backend = "inline"
     return setting_of(loader, backend=backend, workers=loader.num_workers, kind="torch")
+
+
+def _device(loader: TorchDataLoader[Any]) -> str:
+    """Returns where batches go; empty: they stay on this machine."""
+    if isinstance(loader, AskedArguments) and loader._options.on_device is not None:
+        return str(loader._options.on_device.device)
+    return ""
 
 
 def _start_method(loader: TorchDataLoader[Any]) -> str:
