@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
 from headrace.device.choice import page_lock_for
 from headrace.shared_memory.arena import Arena, InboundRegion
-from headrace.shared_memory.codec import EncodedBatch, decode, encode
+from headrace.shared_memory.codec import EncodedBatch, buffers_in, decode, decode_unopened, encode
 from headrace.shared_memory.page_lock import PageLock
 from headrace.shared_memory.writer_memory import BufferLayout, WriterMemory
 from headrace.testing import SimulatedAccelerator
@@ -32,7 +33,8 @@ NOISE = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
 class Held:
     """A batch that the loop holds: its tensors, what they shall be, and the copies of it that are under way."""
 
-    tensors: list[torch.Tensor]
+    tensors: Any
+    """A list; or an `UnopenedBatch` of one."""
     expected: list[bytes]
     copies: list[SimulatedEvent] = field(default_factory=list)
 
@@ -46,7 +48,7 @@ class Worker:
         self.region: InboundRegion = arena.borrow(lock)
         self.memory: WriterMemory = self.region.ticket(layout).writer()
 
-    def make(self, chance: random.Random) -> Held:
+    def make(self, chance: random.Random, *, unopened: bool = False) -> Held:
         """Makes a batch, as collation does or as a user's own does, and takes it in."""
         self.memory.give_back(self.region.returned())
         sizes = [chance.choice(SIZES) for _ in range(chance.randint(1, 4))]
@@ -61,10 +63,10 @@ class Worker:
             batch.append(tensor)
 
         expected = [tensor.numpy().tobytes() for tensor in batch]
-        encoded = encode(batch, self.memory)
+        encoded = encode((batch, None), self.memory)
         del tensor, batch
         self.memory.finish({slot for slot, _ in encoded.slots})
-        return Held(_taken_in(encoded, self.region), expected)
+        return Held(_taken_in(encoded, self.region, unopened=unopened), expected)
 
     def die(self) -> Worker:
         """Returns the worker that takes its place: it writes to the same region."""
@@ -72,13 +74,12 @@ class Worker:
         return Worker(self.arena, self.region.page_lock, self.layout)  # type: ignore[arg-type]  # it has one
 
 
-def _taken_in(encoded: EncodedBatch, region: InboundRegion) -> list[torch.Tensor]:
+def _taken_in(encoded: EncodedBatch, region: InboundRegion, *, unopened: bool) -> Any:
     leases = [region.lease(slot, used) for slot, used in encoded.slots]
     region.hand_over([slot for slot, _ in encoded.slots])
-    tensors: list[torch.Tensor] = decode(
-        encoded.header, [leases[index][start : start + nbytes] for index, start, nbytes in encoded.buffers]
-    )
-    return tensors
+    if unopened:
+        return decode_unopened(encoded.header, leases, encoded.buffers)[0]
+    return decode(encoded.header, buffers_in(leases, encoded.buffers))[0]
 
 
 class Program:

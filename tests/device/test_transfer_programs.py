@@ -39,7 +39,7 @@ class Loader:
     def begin(self, chance: random.Random) -> None:
         """Makes a batch, or has one that the user made, and has it set out."""
         if chance.random() < 0.7:
-            held = self.worker.make(chance)
+            held = self.worker.make(chance, unopened=chance.random() < 0.7)
         else:
             tensors = [torch.randint(256, (size,), dtype=torch.uint8) for size in chance.choices(SIZES, k=2)]
             held = Held(tensors, [tensor.numpy().tobytes() for tensor in tensors])

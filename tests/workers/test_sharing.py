@@ -109,7 +109,7 @@ def arrived(status: str, payload: Any, rows: int, slow: Sequence[tuple[int, floa
     encoded: EncodedBatch = encode(payload, LocalMemoryWriter())
     times = NO_TIMES._replace(begun=0.0, collated=0.1 * count)
     region: Any = SimpleNamespace(hand_over=lambda slots: None)
-    return Arrived(status, encoded.header, [], 0, times, 8, 0.0, region, [], rows, slow)
+    return Arrived(status, encoded.header, [], [], 0, times, 8, 0.0, region, [], rows, slow)
 
 
 class LocalMemoryWriter:

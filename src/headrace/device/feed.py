@@ -15,6 +15,7 @@ from headrace.device.options import OnDevice
 from headrace.device.transfer import Transfer, Transfers
 from headrace.device.transform import DeviceTransform
 from headrace.shared_memory.locked_memory import LockedMemory
+from headrace.shared_memory.plain_batches import UnopenedBatch
 from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.device_copies import DeviceCopies
 
@@ -63,6 +64,8 @@ class DeviceFeed:
         if isinstance(batch, Transfer):
             return batch
         if self.transfers is None:
+            if isinstance(batch, UnopenedBatch):
+                batch = batch.opened()
             return Transfer(batch, self.accelerator.stream(), [], None, movers=False)
         try:
             return self.transfers.begin(batch)
@@ -115,4 +118,6 @@ class DeviceFeed:
 
 
 def _size_of(batch: Any) -> str:
+    if isinstance(batch, UnopenedBatch):
+        batch = batch.opened()
     return f"{batch_bytes(batch) / 1e6:.1f} MB"

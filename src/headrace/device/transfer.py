@@ -26,11 +26,16 @@ from headrace.core.plain_tensors import DTYPES
 from headrace.core.process import this_process
 from headrace.device.containers import changed
 from headrace.device.copy_times import CopyTimes
+from headrace.shared_memory.memory import address_of
 from headrace.shared_memory.page_lock import LockedRange, PageLock
+from headrace.shared_memory.plain_batches import UnopenedBatch, rebuild
 from headrace.shared_memory.writer_memory import ALIGNED, SMALL, aligned
 
 GATHERED = 64 << 10
 """Neighbours of fewer bytes are copied to other ones, where a batch has several: sooner than a call of the driver."""
+
+PLANS = 64
+"""Layouts of batches that are remembered."""
 
 _DTYPES = frozenset(DTYPES)
 
@@ -86,6 +91,38 @@ class _Span(NamedTuple):
         return torch.frombuffer((ctypes.c_ubyte * self.nbytes).from_address(self.start), dtype=torch.uint8)
 
 
+class _Entry(NamedTuple):
+    """A tensor on the device: in which block, at which element of its type, and how its numbers lie."""
+
+    dtype: torch.dtype
+    block: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class _Plan(NamedTuple):
+    """How a batch lies on the device."""
+
+    small: tuple[int, int] | None
+    """The range of the block that is copied to one of its own; None: nothing is."""
+    image_bytes: int
+    entries: list[_Entry]
+
+    def tensors(self, blocks: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the tensors over their blocks.
+
+        None is a view of another tensor, so that a change in place counts as a change of one tensor alone.
+        """
+        storages = [block.untyped_storage() for block in blocks]
+        device = blocks[0].device
+        empty = torch.empty
+        made = []
+        for dtype, block, offset, shape, stride in self.entries:
+            made.append(empty(0, dtype=dtype, device=device).set_(storages[block], offset, shape, stride))
+        return made
+
+
 class _UnderWay(NamedTuple):
     """Blocks that are written to: when that began and ends on the device, and how many bytes come."""
 
@@ -131,6 +168,8 @@ class Transfers:
         self._staging = staging
         self._stream = accelerator.stream(new=True)
         self._under_way: deque[_UnderWay] = deque()
+        self._plans: dict[Any, _Plan] = {}
+        """By what the tensors of a batch are, and where they lie in its slot."""
         self._process = this_process.current
         self.times = CopyTimes(accelerator, self._stream, name)
 
@@ -143,26 +182,69 @@ class Transfers:
     def begin(self, batch: Any) -> Transfer:
         """Has a batch set out. Raises `torch.OutOfMemoryError`."""
         self.settle()
+        if isinstance(batch, UnopenedBatch):
+            sent = self._begin_unopened(batch)
+            if sent is not None:
+                return sent
+            batch = batch.opened()
+
         tensors: list[torch.Tensor] = []
-        movers = False
+        travels: list[bool] = []
 
         def note(part: Any) -> Any:
-            nonlocal movers
-            if _travels_as_bytes(part):
+            travels.append(_travels_as_bytes(part))
+            if travels[-1]:
                 tensors.append(part)
-            else:
-                movers = True
             return part
 
         changed(batch, note)
         stream = self.accelerator.stream()
+        movers = not all(travels)
         if not tensors:
             return Transfer(batch, stream, [], None, movers=movers)
 
-        arrived, blocks, sent = self._send([_part_of(tensor) for tensor in tensors], tensors, stream)
-        found = iter(sent)
-        moved = changed(batch, lambda part: next(found) if _travels_as_bytes(part) else part)
-        return Transfer(moved, stream, blocks, arrived, movers=movers)
+        parts = [_part_of(tensor) for tensor in tensors]
+        places, spans = self._laid_out(parts, tensors)
+        plan = _plan_of(parts, places)
+        arrived, blocks = self._send(plan, spans, stream)
+        moved = iter(plan.tensors(blocks))
+        kinds = iter(travels)
+        batch = changed(batch, lambda part: next(moved) if next(kinds) else part)
+        return Transfer(batch, stream, blocks, arrived, movers=movers)
+
+    def _begin_unopened(self, batch: UnopenedBatch) -> Transfer | None:
+        """Has a batch set out that lies in one slot, without making its tensors here; None: it does not."""
+        if self._lock is None or not batch.places:
+            return None
+
+        index, first, _ = batch.places[0]
+        stop = 0
+        for other, start, nbytes in batch.places:
+            if other != index:
+                return None
+            first = min(first, start)
+            stop = max(stop, start + nbytes)
+        first = first // ALIGNED * ALIGNED
+        base = address_of(batch.leases[index])
+        if self._lock.range_of(base + first, stop - first) is None:
+            return None
+
+        # Nearly always it is laid out as the one before.
+        key = tuple(batch.told), tuple(batch.places)
+        plan = self._plans.get(key)
+        if plan is None:
+            parts = []
+            for (number, shape), (_, start, nbytes) in zip(batch.told, batch.places, strict=True):
+                parts.append(_TensorPart(start, nbytes, DTYPES[number], shape, _contiguous(shape)))
+            plan = _plan_of(parts, [part.address - first for part in parts])
+            if len(self._plans) == PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+
+        stream = self.accelerator.stream()
+        arrived, blocks = self._send(plan, [_Span(base + first, base + stop, 0)], stream)
+        made = rebuild(batch.node, iter(plan.tensors(blocks)))
+        return Transfer(made, stream, blocks, arrived, movers=False)
 
     def finish(self, transfer: Transfer) -> Any:
         """Returns the batch, for the stream that the thread computes on now."""
@@ -187,15 +269,12 @@ class Transfers:
         except TypeError:  # a `to` that knows no such word
             return part.to(self.accelerator.device)
 
-    def _send(
-        self, parts: list[_TensorPart], tensors: list[torch.Tensor], stream: DeviceStream
-    ) -> tuple[DeviceEvent, list[torch.Tensor], list[torch.Tensor]]:
-        """Sends tensors; returns when they will have arrived, the device memory, and the tensors in it."""
-        places, spans = self._laid_out(parts, tensors)
-        size = spans[-1].place + spans[-1].nbytes
-        small = _range_of_small(parts, places)
-        block = self.accelerator.empty(size)
+    def _send(self, plan: _Plan, spans: list[_Span], stream: DeviceStream) -> tuple[DeviceEvent, list[torch.Tensor]]:
+        """Sends what lies in spans; returns when it will have arrived, and the device memory."""
+        nbytes = sum(span.nbytes for span in spans)
+        block = self.accelerator.empty(spans[-1].place + spans[-1].nbytes)
         blocks = [block]
+        small = plan.small
         if small is not None:
             blocks.append(self.accelerator.empty(small[1] - small[0]))
 
@@ -209,16 +288,9 @@ class Transfers:
             self.accelerator.copy(blocks[1], block[small[0] : small[1]], self._stream)
 
         arrived = self._event(self._stream, timed=True)
-        nbytes = sum(span.nbytes for span in spans)
-        self.times.sent(nbytes, sum(part.nbytes for part in parts if part.is_image))
+        self.times.sent(nbytes, plan.image_bytes)
         self._under_way.append(_UnderWay(began, arrived, nbytes, blocks))
-        sent = []
-        for part, place in zip(parts, places, strict=True):
-            if small is not None and part.nbytes < SMALL:
-                sent.append(_tensor_in(blocks[1], part, place - small[0]))
-            else:
-                sent.append(_tensor_in(block, part, place))
-        return arrived, blocks, sent
+        return arrived, blocks
 
     def _event(self, stream: DeviceStream, *, timed: bool = False) -> DeviceEvent:
         event = self.accelerator.event(stream, timed=timed)
@@ -335,10 +407,24 @@ def _range_of_small(parts: list[_TensorPart], places: list[int]) -> tuple[int, i
     return start, stop
 
 
-def _tensor_in(block: torch.Tensor, part: _TensorPart, place: int) -> torch.Tensor:
-    """Returns a tensor over a piece of a block.
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the strides of a tensor without gaps."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
 
-    It is no view of another tensor, so that a change in place counts as a change of this tensor alone.
-    """
-    tensor = torch.empty(0, dtype=part.dtype, device=block.device)
-    return tensor.set_(block.untyped_storage(), place // part.dtype.itemsize, part.shape, part.stride)
+
+def _plan_of(parts: list[_TensorPart], places: list[int]) -> _Plan:
+    """Returns where tensors will lie on the device. places: in the block, in bytes."""
+    small = _range_of_small(parts, places)
+    entries = []
+    for part, place in zip(parts, places, strict=True):
+        block = 0
+        if small is not None and part.nbytes < SMALL:
+            block = 1
+            place -= small[0]
+        entries.append(_Entry(part.dtype, block, place // part.dtype.itemsize, part.shape, part.stride))
+    return _Plan(small, sum(part.nbytes for part in parts if part.is_image), entries)

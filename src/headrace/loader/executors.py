@@ -98,11 +98,13 @@ def _processes(loader: AskedArguments[Any], session: LoaderSession, asked: HostM
         machines = RemoteWorkers(placement)
 
     starter = PoolStarter(session.resources.arena, session.resources.fork_servers, machines, asked.lock, asked.layout)
+    scale = asked_scale(session.spec(loader)) if tuner is None else scale_of(tuner, loader.num_workers)
+    processes = ProcessExecutor(starter, session.recorder, scale)
+    processes.for_device = session.resources.feed is not None
     if tuner is None:
-        return ProcessExecutor(starter, session.recorder, asked_scale(session.spec(loader)))
+        return processes
 
     session.resources.memory = memory_here(asked)
-    processes = ProcessExecutor(starter, session.recorder, scale_of(tuner, loader.num_workers))
     return AutoScaler(processes, session.resources.memory, tuner)
 
 

@@ -28,6 +28,7 @@ from headrace.epoch.start import SEED_BITS
 from headrace.loader.epoch_observer import EpochObserver
 from headrace.loader.session import LoaderSession
 from headrace.samplers.sampler import ElasticSampler
+from headrace.shared_memory.plain_batches import UnopenedBatch
 from headrace.telemetry.batch_size import batch_length
 from headrace.telemetry.recorder import Recorder
 from headrace.telemetry.timings import BatchTimings, ShortTimings, complete
@@ -294,6 +295,8 @@ class LoaderIterator(TorchIterator):
 
         batch, timings = self._result
         if self._observer.streams is not None:
+            if isinstance(batch, UnopenedBatch):
+                batch = batch.opened()
             self._observer.compare_streams(self.epoch.spec.dataset, complete(timings).worker, batch)
         if self._feed is not None:
             began = perf_counter()

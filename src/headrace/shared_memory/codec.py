@@ -18,14 +18,24 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import IO, Any, SupportsIndex
+from typing import IO, Any, SupportsIndex, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from headrace.shared_memory.memory import Bytes, Slot, address_of
-from headrace.shared_memory.plain_batches import Described, Found, Node, NotPlain, describe, rebuild, tensor_of
+from headrace.shared_memory.plain_batches import (
+    Described,
+    Found,
+    Node,
+    NotPlain,
+    UnopenedBatch,
+    describe,
+    rebuild,
+    tensor_of,
+    tensors_in,
+)
 from headrace.shared_memory.writer_memory import SMALL, WriterMemory, aligned
 
 PLAIN = b"\x01"
@@ -68,6 +78,32 @@ def decode(header: bytes | memoryview, buffers: list[Bytes]) -> Any:
     for one, data in zip(told, small, strict=True):
         tensors.append(tensor_of(one, next(leased) if data is None else data))
     return rebuild(node, iter(tensors))
+
+
+def decode_unopened(
+    header: bytes | memoryview, leases: list[Bytes], places: list[tuple[int, int, int]]
+) -> tuple[Any, ...]:
+    """Returns what `decode` returns, of a tuple; its first part as an `UnopenedBatch`, if it is plain."""
+    if header[0] != PLAIN[0]:
+        return cast("tuple[Any, ...]", decode(header, buffers_in(leases, places)))
+
+    node, told, small = pickle.loads(header[1:])
+    first, *others = node[-1]
+    count = len(told) - sum(map(tensors_in, others))
+    if any(data is not None for data in small[:count]):  # empty tensors lie in no slot
+        return cast("tuple[Any, ...]", decode(header, buffers_in(leases, places)))
+
+    leased = iter(buffers_in(leases, places[count:]))
+    tensors = []
+    for one, data in zip(told[count:], small[count:], strict=True):
+        tensors.append(tensor_of(one, next(leased) if data is None else data))
+    rest = iter(tensors)
+    return UnopenedBatch(first, told[:count], places[:count], leases), *[rebuild(other, rest) for other in others]
+
+
+def buffers_in(leases: list[Bytes], places: list[tuple[int, int, int]]) -> list[Bytes]:
+    """Returns the buffers of a batch: which of `leases`, where in it, how many bytes. They keep the leases alive."""
+    return [leases[index][start : start + nbytes] for index, start, nbytes in places]
 
 
 def dumps(message: object) -> bytes:

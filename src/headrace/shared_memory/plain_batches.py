@@ -63,6 +63,38 @@ def rebuild(node: Node, tensors: Iterator[torch.Tensor]) -> Any:
     return tuple([rebuild(inner, tensors) for inner in node[1]])
 
 
+class UnopenedBatch:
+    """A plain batch whose tensors are not made: what they are, and where their bytes lie. Keeps its memory leased."""
+
+    __slots__ = ("leases", "node", "places", "told")
+
+    def __init__(
+        self, node: Node, told: list[Described], places: list[tuple[int, int, int]], leases: list[Bytes]
+    ) -> None:
+        """places: of the tensors, in the order of `told`: which of `leases`, where in it, how many bytes."""
+        self.node = node
+        self.told = told
+        self.places = places
+        self.leases = leases
+
+    def opened(self) -> Any:
+        """Returns the batch, over its memory."""
+        tensors = []
+        for told, (index, start, nbytes) in zip(self.told, self.places, strict=True):
+            tensors.append(tensor_of(told, self.leases[index][start : start + nbytes]))
+        return rebuild(self.node, iter(tensors))
+
+
+def tensors_in(node: Node) -> int:
+    """Returns how many tensors a description has."""
+    kind = node[0]
+    if kind == TENSOR:
+        return 1
+    if kind == VALUE:
+        return 0
+    return sum(map(tensors_in, node[-1]))
+
+
 def tensor_of(told: Described, data: Bytes | bytearray) -> torch.Tensor:
     """Returns a tensor over its bytes, which it keeps alive."""
     number, shape = told

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace.batches.join import NotAlikeError, join
 from headrace.shared_memory.arena import InboundRegion
-from headrace.shared_memory.codec import decode
+from headrace.shared_memory.codec import buffers_in, decode, decode_unopened
 from headrace.shared_memory.memory import Bytes, Slot
 from headrace.telemetry.stopwatch import Times, joined_times
 from headrace.workers.processes.messages import InSlot, Result
@@ -19,7 +19,9 @@ class Arrived(NamedTuple):
 
     status: str
     header: bytes | memoryview
-    buffers: list[Bytes]
+    leases: list[Bytes]
+    places: list[tuple[int, int, int]]
+    """Where the buffers lie: which of `leases`, where in it, how many bytes."""
     worker: int
     times: Times
     nbytes: int
@@ -27,7 +29,7 @@ class Arrived(NamedTuple):
     """When it arrived."""
     region: InboundRegion
     slots: list[Slot]
-    """Where the buffers lie, in `region`."""
+    """Those of the leases, in `region`."""
     rows: int = -1
     """See `Result.rows`."""
     slow: Sequence[tuple[int, float]] = ()
@@ -40,12 +42,18 @@ class Arrived(NamedTuple):
 
     def content(self) -> Any:
         """Returns what the worker has sent, over memory that is leased still."""
-        return decode(self.header, self.buffers)
+        return decode(self.header, buffers_in(self.leases, self.places))
 
-    def opened(self) -> tuple[Any, Any, Any]:
-        """Returns the payload, the replica's state and the losses, in memory that is the user's from here on."""
+    def opened(self, *, for_device: bool = False) -> tuple[Any, Any, Any]:
+        """Returns the payload, the replica's state and the losses, in memory that is the user's from here on.
+
+        for_device: whether the payload goes on to a device; then it may come as an `UnopenedBatch`.
+        """
         self.region.hand_over(self.slots)
-        payload, state, losses = self.content()
+        if for_device and self.status != "error":
+            payload, state, losses = decode_unopened(self.header, self.leases, self.places)
+        else:
+            payload, state, losses = self.content()
         return payload, state, losses
 
 
@@ -59,7 +67,7 @@ class Joined(NamedTuple):
     nbytes: int
     at: float
 
-    def opened(self) -> tuple[Any, Any, Any]:
+    def opened(self, *, for_device: bool = False) -> tuple[Any, Any, Any]:
         return self.batch, None, ()
 
 
@@ -89,7 +97,7 @@ class OpenedEarly(NamedTuple):
     def content(self) -> Any:
         return self.contents
 
-    def opened(self) -> tuple[Any, Any, Any]:
+    def opened(self, *, for_device: bool = False) -> tuple[Any, Any, Any]:
         return self.contents
 
 
@@ -97,16 +105,15 @@ def prepared(result: Any, begin: Callable[[Any], Any]) -> Any:
     """Returns a result with `begin(batch)` in the place of its batch; an error as it is."""
     if result.status == "error":
         return result
-    batch, state, losses = result.opened()
+    batch, state, losses = result.opened(for_device=True)
     return OpenedEarly(
         result.status, (begin(batch), state, losses), result.worker, result.times, result.nbytes, result.at
     )
 
 
 def leased(worker: int, region: InboundRegion, result: Result) -> Arrived:
-    """Takes the leases of a result that has come now: its buffers are arrays that keep their slots' leases alive."""
+    """Takes the leases of a result that has come now."""
     leases = [region.lease(slot, used) for slot, used in result.slots]
-    buffers = [leases[index][start : start + nbytes] for index, start, nbytes in result.buffers]
     header: bytes | memoryview
     if isinstance(result.header, InSlot):
         header = region.lease(result.header.slot, result.header.nbytes).data
@@ -117,5 +124,16 @@ def leased(worker: int, region: InboundRegion, result: Result) -> Arrived:
     slots = [slot for slot, _ in result.slots]
     now = time.perf_counter()
     return Arrived(
-        result.status, header, buffers, worker, result.times, nbytes, now, region, slots, result.rows, result.slow
+        result.status,
+        header,
+        leases,
+        result.buffers,
+        worker,
+        result.times,
+        nbytes,
+        now,
+        region,
+        slots,
+        result.rows,
+        result.slow,
     )

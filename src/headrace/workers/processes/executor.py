@@ -37,6 +37,8 @@ class ProcessExecutor:
         """scale: how many workers there shall be; see `asked_scale`."""
         self.recorder = recorder
         self.scale = scale
+        self.for_device = False
+        """Whether batches go on to a device: then `next_result` may return an `UnopenedBatch`."""
         self._starter = starter
         self._generation = -1
         self._pool: WorkerPool | None = None
@@ -213,7 +215,7 @@ class ProcessExecutor:
     def next_result(self) -> BatchResult:
         task, replica, result = self._dispatcher.next_delivery(self, self.scale.least)
         opening = time.perf_counter()
-        payload, state, losses = result.opened()
+        payload, state, losses = result.opened(for_device=self.for_device)
         posted = self._dispatcher.leaves(task, replica, state, losses)
         if result.status == "error":
             payload.raise_again()
