@@ -6,6 +6,7 @@ import gc
 import itertools
 import threading
 import warnings
+import weakref
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -348,6 +349,26 @@ def test_a_batch_that_the_device_has_no_memory_for_is_an_error_that_says_how_lar
             with pytest.raises(torch.OutOfMemoryError, match=r"a batch of 0\.0 MB, with [01] ahead"):
                 next(iterator)
         assert next(iterator)["label"].tolist() is not None  # the last batch is smaller
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("how", [{"device": "cuda"}, {"device": "cuda", "num_workers": 2}, {"pin_memory": True}])
+def test_memory_goes_with_the_loader_without_a_garbage_collection(
+    how: dict[str, Any], accelerator: SimulatedAccelerator
+) -> None:
+    gc.disable()
+    try:
+        loader = headrace.DataLoader(Images(), 8, **how)
+        iterator = iter(loader)
+        batch = next(iterator)
+        session = weakref.ref(loader._session)
+        del loader, iterator, batch
+        assert session() is None
+        torchs_own = {tensor.data_ptr() for tensor in accelerator.driver.pinned}
+        assert accelerator.driver.registered.keys() == torchs_own
+        assert accelerator.allocated == 0
+    finally:
+        gc.enable()
 
 
 def test_no_thread_is_started(accelerator: SimulatedAccelerator) -> None:

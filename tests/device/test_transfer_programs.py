@@ -33,7 +33,7 @@ class Loader:
         assert lock is not None
         self.accelerator = accelerator
         self.worker = Worker(arena, lock, BufferLayout.TOGETHER)
-        self.transfers = Transfers(accelerator, lock, lambda nbytes: memory.empty((nbytes,), torch.uint8))
+        self.transfers = Transfers(accelerator, lock, memory)
         self.ahead: list[tuple[Transfer, list[bytes]]] = []
 
     def begin(self, chance: random.Random) -> None:

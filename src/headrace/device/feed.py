@@ -32,10 +32,9 @@ class DeviceFeed:
         self.ahead = asked.ahead
         """How many batches are on their way while the loop has one."""
         self._asked = asked
-        self._memory = memory
         self.transfers: Transfers | None = None
         if accelerator.device.type != "cpu" or accelerator.driver is not None:
-            self.transfers = Transfers(accelerator, page_lock_for(accelerator), self._staging, str(asked.device))
+            self.transfers = Transfers(accelerator, page_lock_for(accelerator), memory, str(asked.device))
         self._transform = None
         if asked.transform is not None:
             self._transform = DeviceTransform(asked.transform, accelerator.device)
@@ -109,12 +108,6 @@ class DeviceFeed:
     def transforms(self) -> bool:
         """Whether batches are transformed on the device."""
         return self._transform is not None
-
-    def _staging(self, nbytes: int) -> torch.Tensor:
-        """Returns page-locked memory, uint8 [nbytes]."""
-        if self._memory is not None:
-            return self._memory.empty((nbytes,), torch.uint8)
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
 
 def _size_of(batch: Any) -> str:

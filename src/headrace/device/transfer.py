@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from headrace.core.accelerator import Accelerator, DeviceEvent, DeviceStream
+from headrace.core.batch_memory import BatchMemory
 from headrace.core.plain_tensors import DTYPES
 from headrace.core.process import this_process
 from headrace.device.containers import changed
@@ -156,16 +156,16 @@ class Transfers:
         self,
         accelerator: Accelerator,
         lock: PageLock | None,
-        staging: Callable[[int], torch.Tensor],
+        memory: BatchMemory | None,
         name: str = "",
     ) -> None:
-        """staging: gives page-locked memory, uint8 [n], for what does not lie in any. name: of the device, as users
+        """memory: page-locked, for what does not lie in such memory; None: torch's own. name: of the device, as users
         call it."""
         self.accelerator = accelerator
         self.copies = 0
         """Copies over the bus that took them there."""
         self._lock = lock
-        self._staging = staging
+        self._memory = memory
         self._stream = accelerator.stream(new=True)
         self._under_way: deque[_UnderWay] = deque()
         self._plans: dict[Any, _Plan] = {}
@@ -343,7 +343,10 @@ class Transfers:
         # Large ones first, so that the small ones are neighbours.
         loose.sort(key=lambda number: parts[number].nbytes < SMALL)
         size = sum(aligned(parts[number].nbytes) for number in loose)
-        staged = self._staging(size)
+        if self._memory is None:
+            staged = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        else:
+            staged = self._memory.empty((size,), torch.uint8)
         offset = 0
         for number in loose:
             nbytes = parts[number].nbytes
