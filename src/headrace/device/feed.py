@@ -45,7 +45,7 @@ class DeviceFeed:
         if self.transfers is None or self.ahead == 0 or isinstance(batch, Transfer):
             return batch
         try:
-            return self.transfers.begin(batch)
+            return self._sent(self.transfers, batch)
         except torch.OutOfMemoryError:
             LOGGER.warning(
                 "headrace: the device has no memory for %d batches ahead (%s): from here on each batch is sent when "
@@ -60,14 +60,16 @@ class DeviceFeed:
 
     def begin(self, batch: Any) -> Transfer:
         """Has a batch set out whose turn it is. Raises `torch.OutOfMemoryError` that says how large it is."""
+        if isinstance(batch, Transfer) and batch.is_touched and not batch.is_delivered:
+            batch = batch.source  # a signal handler has raised in the middle of the transform
         if isinstance(batch, Transfer):
             return batch
         if self.transfers is None:
             if isinstance(batch, UnopenedBatch):
                 batch = batch.opened()
-            return Transfer(batch, self.accelerator.stream(), [], None, movers=False)
+            return Transfer(batch, self.accelerator.stream())
         try:
-            return self.transfers.begin(batch)
+            return self._sent(self.transfers, batch)
         except torch.OutOfMemoryError as error:
             message = explain(
                 "the device has no memory for a batch",
@@ -77,6 +79,12 @@ class DeviceFeed:
                 cure="use a smaller batch_size, ahead=0, or a smaller model; the next batch comes at the next call",
             )
             raise torch.OutOfMemoryError(message) from error
+
+    def _sent(self, transfers: Transfers, batch: Any) -> Transfer:
+        transfer = transfers.begin(batch)
+        if self._transform is not None:
+            transfer.source = batch
+        return transfer
 
     def finish(self, transfer: Transfer, key: int | None) -> Any:
         """Returns a batch on the device. key: of the random numbers of its transform; None: no seed was given.
@@ -90,11 +98,13 @@ class DeviceFeed:
         if self.transfers is not None:
             batch = self.transfers.finish(transfer)
         if self._transform is not None:
+            transfer.is_touched = self.transfers is not None
             batch = self._transform(batch, key)
         if self._fixed is not None:
             batch = self._fixed.deliver(batch)
         transfer.batch = batch
         transfer.is_delivered = True
+        transfer.source = None
         return batch
 
     def copies(self) -> DeviceCopies | None:

@@ -248,7 +248,11 @@ class Epoch:
 
         position = self.deliveries * self.terms.world.size + self.terms.world.rank
         if self.is_map:
-            position = self._positions.pop(self.pending[0], position)
+            number = self.pending[0]
+            position = self._positions.get(number, position)
+            # The same batch may be asked for again, after a signal. Those that were delivered come no more.
+            for passed in [one for one in self._positions if one < self.progress.batches]:
+                del self._positions[passed]
         return stream_key(self.terms.seed, self.terms.epoch, TRANSFORM, position)
 
     @property
