@@ -5,4 +5,7 @@ line for it. `harness/` has what all share: `turns.py` lets contenders take turn
 `table.py` holds the figures, `sections.py` and `pictures.py` make text and pictures of them, `page.py` keeps
 docs/benchmarks.md. `datasets.py`, `ready_samples.py`, `buckets.py` and `swipes.py` have data of several benchmarks,
 `peers.py` and `slow_line.py` other libraries and a network.
+
+`device.py` has a command of its own, since it needs a GPU: `python -m benchmarks.device`. Its experiments are in
+`device_copies.py`, `device_loops.py` and `device_kernels.py`.
 """

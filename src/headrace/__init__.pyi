@@ -1,7 +1,34 @@
 """The public names of headrace, each once: type checkers read them here, and `__init__.py` finds their modules here."""
 
-from torch.utils.data import *  # noqa: F403
+from torch.utils.data import BatchSampler as BatchSampler
+from torch.utils.data import ChainDataset as ChainDataset
+from torch.utils.data import ConcatDataset as ConcatDataset
+from torch.utils.data import DataChunk as DataChunk
+from torch.utils.data import Dataset as Dataset
+from torch.utils.data import DFIterDataPipe as DFIterDataPipe
+from torch.utils.data import DistributedSampler as DistributedSampler
+from torch.utils.data import IterableDataset as IterableDataset
+from torch.utils.data import IterDataPipe as IterDataPipe
+from torch.utils.data import MapDataPipe as MapDataPipe
+from torch.utils.data import RandomSampler as RandomSampler
+from torch.utils.data import Sampler as Sampler
+from torch.utils.data import SequentialSampler as SequentialSampler
+from torch.utils.data import StackDataset as StackDataset
+from torch.utils.data import Subset as Subset
+from torch.utils.data import SubsetRandomSampler as SubsetRandomSampler
+from torch.utils.data import TensorDataset as TensorDataset
+from torch.utils.data import WeightedRandomSampler as WeightedRandomSampler
 from torch.utils.data import _DatasetKind as _DatasetKind
+from torch.utils.data import argument_validation as argument_validation
+from torch.utils.data import default_collate as default_collate
+from torch.utils.data import default_convert as default_convert
+from torch.utils.data import functional_datapipe as functional_datapipe
+from torch.utils.data import get_worker_info as get_worker_info
+from torch.utils.data import guaranteed_datapipes_determinism as guaranteed_datapipes_determinism
+from torch.utils.data import non_deterministic as non_deterministic
+from torch.utils.data import random_split as random_split
+from torch.utils.data import runtime_validation as runtime_validation
+from torch.utils.data import runtime_validation_disabled as runtime_validation_disabled
 
 from headrace import errors as errors
 from headrace import samplers as samplers

@@ -10,6 +10,7 @@ import weakref
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from headrace.device.feed import DeviceFeed
 from headrace.device.options import OnDevice
 from headrace.shared_memory.locked_memory import LockedMemory
 from headrace.testing import SimulatedAccelerator
+from headrace.types import Blobs
 
 HOW = [
     {"num_workers": 0},
@@ -223,6 +225,35 @@ def test_whatever_a_batch_consists_of_arrives(num_workers: int, accelerator: Sim
     assert batch["graph"].moved_to == [(accelerator.device, True)]
     assert batch["plain"].moved_to == [accelerator.device]
     assert isinstance(batch["array"], np.ndarray)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("where", [{"pin_memory": True}, {"device": "cuda"}])
+def test_byte_strings_of_stored_data_stay_what_they_are(
+    where: dict[str, Any], num_workers: int, accelerator: SimulatedAccelerator, tmp_path: Path
+) -> None:
+    for number in range(4):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(bytes([number]) * (number + 1))
+
+    dataset = headrace.open(tmp_path, decode=False)
+    (batch,) = headrace.DataLoader(dataset, 4, num_workers=num_workers, **where)
+    accelerator.synchronize()
+    assert type(batch["image"]) is Blobs
+    assert [bytes(data) for data in batch["image"]] == [b"\0", b"\1\1", b"\2\2\2", b"\3\3\3\3"]
+    assert batch["label"].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.quick
+def test_bytes_of_any_kind_and_ranges_stay_what_they_are(accelerator: SimulatedAccelerator) -> None:
+    def collate(samples: list[Any]) -> Any:
+        return [bytes(3), bytearray(b"abc"), memoryview(b"def"), range(4), torch.ones(3)]
+
+    (batch,) = headrace.DataLoader(Images(4), 4, collate_fn=collate, device="cuda")
+    accelerator.synchronize()
+    assert batch[:4] == [bytes(3), bytearray(b"abc"), memoryview(b"def"), range(4)]
+    assert batch[4].tolist() == [1, 1, 1]
 
 
 def test_labels_that_are_kept_keep_no_images(accelerator: SimulatedAccelerator) -> None:

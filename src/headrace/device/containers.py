@@ -1,7 +1,8 @@
 """Batches taken apart and put together again: torch's rules for containers, with something else in each tensor's place.
 
 The rules are those of `pin_memory=True`: mappings and sequences are copied with what else belongs to them, named tuples
-and tuples keep their type. Beside them, dataclasses are taken apart, as Lightning does.
+and tuples keep their type. Beside them, dataclasses are taken apart, as Lightning does. A `memoryview` stays one; torch
+makes a list of numbers of it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def changed(value: Any, change: Change) -> Any:
     """Returns a batch with `change(part)` in the place of each tensor, and of each object that moves itself."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
         return value
     if isinstance(value, Mapping):
         return _changed_mapping(value, change)
@@ -54,7 +55,16 @@ def _changed_mapping(value: Mapping[Any, Any], change: Change) -> Any:
 
 
 def _changed_sequence(value: Sequence[Any], change: Change) -> Any:
-    parts = [changed(part, change) for part in value]
+    parts = []
+    is_same = True
+    for part in value:
+        made = changed(part, change)
+        is_same = is_same and made is part
+        parts.append(made)
+
+    # Such as a `Blobs`, which cannot be built from a list.
+    if is_same and not isinstance(value, MutableSequence):
+        return value
     try:
         if isinstance(value, MutableSequence):
             clone = copy.copy(value)

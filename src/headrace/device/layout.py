@@ -40,7 +40,7 @@ class TensorPart(NamedTuple):
         return self.dtype is torch.float32 and len(self.shape) in (4, 5)
 
 
-class Span(NamedTuple):
+class HostSpan(NamedTuple):
     """Neighbours in memory that go to the device together: [start, stop) here, and from `place` on in the block."""
 
     start: int
@@ -126,18 +126,18 @@ class HostLayout:
         self._lock = lock
         self._memory = memory
 
-    def spans(self, parts: list[TensorPart], tensors: list[torch.Tensor]) -> tuple[list[int], list[Span]]:
+    def spans(self, parts: list[TensorPart], tensors: list[torch.Tensor]) -> tuple[list[int], list[HostSpan]]:
         """Returns where each part will lie in the block, and what is to be copied there."""
         groups, loose = self._neighbours(parts)
         if len(groups) + bool(loose) > 1:
             loose += [number for group in groups if group.nbytes < GATHERED for number in group.numbers]
             groups = [group for group in groups if group.nbytes >= GATHERED]
 
-        spans: list[Span] = []
+        spans: list[HostSpan] = []
         places = [0] * len(parts)
         end = 0
         for group in groups:
-            spans.append(Span(group.start, group.stop, end))
+            spans.append(HostSpan(group.start, group.stop, end))
             for number in group.numbers:
                 places[number] = end + parts[number].address - group.start
             end = aligned(end + group.nbytes)
@@ -145,7 +145,7 @@ class HostLayout:
             spans.append(self._gathered(parts, tensors, loose, end, places))
         return places, spans
 
-    def span_of(self, batch: UnopenedBatch) -> tuple[int, Span] | None:
+    def span_of(self, batch: UnopenedBatch) -> tuple[int, HostSpan] | None:
         """Returns the one piece of page-locked memory that a batch lies in, and where in its slot it begins.
 
         None: it lies in several, or in other memory.
@@ -164,7 +164,7 @@ class HostLayout:
         base = address_of(batch.leases[index])
         if self._lock.range_of(base + first, stop - first) is None:
             return None
-        return first, Span(base + first, base + stop)
+        return first, HostSpan(base + first, base + stop)
 
     def _neighbours(self, parts: list[TensorPart]) -> tuple[list[_Group], list[int]]:
         """Returns the parts that lie side by side in page-locked memory, and the numbers of those that do not."""
@@ -187,7 +187,7 @@ class HostLayout:
 
     def _gathered(
         self, parts: list[TensorPart], tensors: list[torch.Tensor], loose: list[int], place: int, places: list[int]
-    ) -> Span:
+    ) -> HostSpan:
         """Copies tensors that lie here and there into page-locked memory, side by side."""
         # Large ones first, so that the small ones are neighbours.
         loose.sort(key=lambda number: parts[number].nbytes < SMALL)
@@ -203,7 +203,7 @@ class HostLayout:
             staged[offset : offset + nbytes].copy_(_bytes_of(tensors[number]))
             places[number] = place + offset
             offset += aligned(nbytes)
-        return Span(staged.data_ptr(), staged.data_ptr() + size, place, staged)
+        return HostSpan(staged.data_ptr(), staged.data_ptr() + size, place, staged)
 
 
 def parts_of(batch: UnopenedBatch) -> list[TensorPart]:

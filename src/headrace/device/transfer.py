@@ -24,7 +24,7 @@ from headrace.core.batch_memory import BatchMemory
 from headrace.core.process import this_process
 from headrace.device.containers import changed
 from headrace.device.copy_times import CopyTimes
-from headrace.device.layout import DevicePlan, HostLayout, Span, TensorPart, parts_of, travels_as_bytes
+from headrace.device.layout import DevicePlan, HostLayout, HostSpan, TensorPart, parts_of, travels_as_bytes
 from headrace.shared_memory.page_lock import PageLock
 from headrace.shared_memory.plain_batches import UnopenedBatch, rebuild
 
@@ -186,7 +186,7 @@ class Transfers:
             return part.to(self.accelerator.device)
 
     def _send(
-        self, plan: DevicePlan, spans: list[Span], stream: DeviceStream
+        self, plan: DevicePlan, spans: list[HostSpan], stream: DeviceStream
     ) -> tuple[DeviceEvent, list[torch.Tensor]]:
         """Sends what lies in spans; returns when it will have arrived, and the device memory."""
         block = self.accelerator.empty(spans[-1].place + spans[-1].nbytes)

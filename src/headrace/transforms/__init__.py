@@ -3,6 +3,7 @@
 from headrace.transforms.adapters import albumentations, torchvision
 from headrace.transforms.decoding import decode, size_of
 from headrace.transforms.images import EvalImages, TrainImages
+from headrace.transforms.jpeg_batches import DecodeJpegs
 from headrace.transforms.normalization import Normalize
 from headrace.transforms.on_device import kornia
 from headrace.transforms.steps import CenterCrop, ColorJitter, RandomHorizontalFlip, RandomResizedCrop, Resize
@@ -10,6 +11,7 @@ from headrace.transforms.steps import CenterCrop, ColorJitter, RandomHorizontalF
 __all__ = [
     "CenterCrop",
     "ColorJitter",
+    "DecodeJpegs",
     "EvalImages",
     "Normalize",
     "RandomHorizontalFlip",

@@ -1,8 +1,9 @@
-"""Entries of a sample, as arrays for a library that wants arrays, and back as they were."""
+"""Entries of a sample or a batch: as arrays for a library that wants arrays and back as they were, and replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,3 +63,62 @@ def like(changed: Any, original: object) -> Any:
     if isinstance(original, torch.Tensor):
         return torch.from_numpy(np.ascontiguousarray(array))
     return array
+
+
+def entry_of(batch: Any, key: str | int | None, place: str) -> Any:
+    """Returns an entry of a batch: of a mapping, by its key; of a named tuple, by its field; of a tuple or list, by its
+    number. key: None: the batch itself. place: who asks. Raises `UsageError` if there is no such entry."""
+    if key is None:
+        return batch
+    if isinstance(batch, Mapping):
+        if key in batch:
+            return batch[key]
+        found = "entries " + ", ".join(map(repr, batch))
+    elif isinstance(batch, (tuple, list)):
+        number = _number_of(batch, key)
+        if number is not None:
+            return batch[number]
+        found = f"a {type(batch).__name__} of {len(batch)} entries"
+        if hasattr(batch, "_fields"):
+            found += " " + ", ".join(map(repr, batch._fields))
+    else:
+        found = type(batch).__name__
+
+    raise UsageError.about(
+        f"no entry {key!r} in a batch",
+        place=f"{place}(key={key!r})",
+        found=found,
+        expected="a mapping with that key, or a tuple or list with an entry of that number",
+        cure="name the batch's own entry; key=None if the batch itself is meant",
+    )
+
+
+def with_entry(batch: Any, key: str | int | None, value: Any) -> Any:
+    """Returns a copy of a batch with another value in the place of what `entry_of` returns."""
+    if key is None:
+        return value
+    if isinstance(batch, MutableMapping):
+        changed: Any = copy.copy(batch)
+        changed[key] = value
+        return changed
+    if isinstance(batch, Mapping):
+        return {**batch, key: value}
+
+    parts = list(batch)
+    parts[_number_of(batch, key)] = value  # type: ignore[index]  # `entry_of` found it
+    if hasattr(batch, "_fields"):
+        return type(batch)(*parts)
+    return type(batch)(parts)
+
+
+def _number_of(batch: Sequence[Any], key: str | int) -> int | None:
+    """Returns the number of an entry of a tuple or list, counted from the beginning; None if there is none."""
+    if isinstance(key, int):
+        if -len(batch) <= key < len(batch):
+            return key % len(batch)
+        return None
+
+    fields = getattr(batch, "_fields", ())
+    if key in fields:
+        return int(fields.index(key))
+    return None

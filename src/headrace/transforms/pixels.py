@@ -6,6 +6,7 @@ and all else is done pixel by pixel without fused operations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -40,6 +41,24 @@ def resize(images: Tensor, size: tuple[int, int], interpolation: Interpolation =
     if interpolation == "nearest":
         return interpolate(images, size=size, mode="nearest-exact")
     return interpolate(images, size=size, mode=interpolation, antialias=True)
+
+
+def resized_in_float(images: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+    """Resizes images uint8 [channels, height, width] of any sizes to one tensor uint8 [images, channels, *size].
+
+    Antialiased when it shrinks, bilinear, in float32, rounded: torch has no such kernel for uint8 on other devices than
+    the CPU.
+    """
+    out = torch.empty((len(images), len(images[0]), *size), dtype=torch.uint8, device=images[0].device)
+    for image, target in zip(images, out, strict=True):
+        if tuple(image.shape[-2:]) == size:
+            target.copy_(image)
+            continue
+
+        values = interpolate(image[None].to(torch.float32), size=size, mode="bilinear", antialias=True)
+        target.copy_(values[0].round_())
+
+    return out
 
 
 def checked_interpolation(value: str) -> None:
