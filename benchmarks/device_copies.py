@@ -385,7 +385,7 @@ def _many_tensors_of(gpu: Gpu, figures: Figures, budget: Budget, nbytes: int, co
         for piece, content in zip(target, ordinary, strict=True):
             piece.copy_(content)
     targets = [gpu.empty((nbytes,)) for _ in range(count)]
-    transfers = Transfers(gpu.accelerator, gpu.lock, lambda size: memory.empty((size,), torch.uint8))
+    transfers = Transfers(gpu.accelerator, gpu.lock, memory)
 
     def by_foreach() -> list[torch.Tensor]:
         torch._foreach_copy_(targets, pinned, non_blocking=True)
