@@ -115,11 +115,10 @@ def arrived(status: str, payload: Any, rows: int, slow: Sequence[tuple[int, floa
 class LocalMemoryWriter:
     """A writer's memory in which nothing finds a place: small batches lie in their headers."""
 
+    gathered_below = 0
+
     def find(self, address: int) -> None:
         return None
-
-    def gathers(self, nbytes: int) -> bool:
-        return False
 
 
 class Epoch:

@@ -134,7 +134,8 @@ class _Encoder:
     def encode(self, batch: object) -> EncodedBatch:
         stream = io.BytesIO()
         _pickler_of_batches(stream, self._keep_in_header).dump(batch)
-        self._place_gathered()
+        if self._gathered:
+            self._place_gathered()
         return EncodedBatch(stream.getvalue(), list(self._used.items()), self._buffers)
 
     def encode_plain(self, node: Node, tensors: list[Found]) -> EncodedBatch:
@@ -148,7 +149,8 @@ class _Encoder:
             else:
                 small.append(bytearray(data))
 
-        self._place_gathered()
+        if self._gathered:
+            self._place_gathered()
         header = PLAIN + pickle.dumps((node, told, small), 5)
         return EncodedBatch(header, list(self._used.items()), self._buffers)
 
@@ -163,7 +165,7 @@ class _Encoder:
 
         place = self._memory.find(address)
         if place is None:
-            if self._memory.gathers(data.size):
+            if data.size < self._memory.gathered_below:
                 self._gathered.append((len(self._buffers), data))
                 self._buffers.append(NOWHERE)
                 return True
@@ -184,9 +186,6 @@ class _Encoder:
 
     def _place_gathered(self) -> None:
         """Copies the buffers that were gathered side by side into a slot."""
-        if not self._gathered:
-            return
-
         slot, start, target = self._memory.place(sum(aligned(data.size) for _, data in self._gathered))
         offset = 0
         for number, data in self._gathered:

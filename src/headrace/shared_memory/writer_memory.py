@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 import threading
 import weakref
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ class BufferLayout(enum.Enum):
     """All in one slot, as far as the sizes of earlier batches foretell that of the next one."""
 
 
+GATHERED = {BufferLayout.APART: 0, BufferLayout.SMALL_TOGETHER: SMALL, BufferLayout.TOGETHER: sys.maxsize}
+"""Bytes below which buffers that lie in no slot share one."""
+
+
 @dataclass
 class _SharedSlot:
     """A slot that several buffers of one batch share, and how many of its bytes are taken."""
@@ -59,7 +64,9 @@ class WriterMemory:
         self._region = region
         self._pool = SlotPool(region.discard)
         self._pool.adopt(free, leased)
-        self._layout = layout
+        self.gathered_below = GATHERED[layout]
+        """A buffer of fewer bytes that lies in no slot is placed with others of its kind, once all are known."""
+        self._together = layout is BufferLayout.TOGETHER
         self._local: dict[Slot, weakref.ref[Bytes]] = {}
         self._lingering: list[Slot] = []
         self._batch: list[tuple[int, Slot, int, int]] = []
@@ -68,12 +75,17 @@ class WriterMemory:
         self._expected = 0
         """Bytes that the next batch is likely to need."""
         # A dataset may collate in threads of its own.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._sharing = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor in a slot of the batch that is being made."""
         nbytes = math.prod(shape) * dtype.itemsize
-        slot, start, array = self._room_for(nbytes)
+        start = 0
+        if self._together:
+            slot, start, array = self._shared_room(nbytes)
+        else:
+            slot, array = self._slot(nbytes)
         tensor = tensor_over(array, shape, dtype)
         # In a tenth of the time that the address of an array takes.
         self._batch.append((tensor.data_ptr(), slot, start, nbytes))
@@ -87,23 +99,17 @@ class WriterMemory:
 
     def place(self, nbytes: int) -> tuple[Slot, int, Bytes]:
         """Returns room for a buffer of the batch that is being made: its slot, its place there, an array over it."""
-        slot, start, array = self._room_for(nbytes)
+        start = 0
+        if self._together:
+            slot, start, array = self._shared_room(nbytes)
+        else:
+            slot, array = self._slot(nbytes)
         self._batch.append((address_of(array), slot, start, nbytes))
         return slot, start, array
 
-    def gathers(self, nbytes: int) -> bool:
-        """Tells whether a buffer that lies in no slot is to be placed with others, once all of them are known."""
-        if self._layout is BufferLayout.SMALL_TOGETHER:
-            return nbytes < SMALL
-        return self._layout is BufferLayout.TOGETHER
-
-    def _room_for(self, nbytes: int) -> tuple[Slot, int, Bytes]:
-        """Returns room for a buffer, before it is noted that it belongs to the batch."""
-        if self._layout is not BufferLayout.TOGETHER:
-            slot, array = self._slot(nbytes)
-            return slot, 0, array
-
-        with self._lock:
+    def _shared_room(self, nbytes: int) -> tuple[Slot, int, Bytes]:
+        """Returns room in the slot that the buffers of the batch share, before it is noted that it belongs to it."""
+        with self._sharing:
             shared = self._shared
             if shared is None or shared.used + nbytes > shared.array.size:
                 shared = self._shared = _SharedSlot(*self._slot(max(nbytes, self._expected)))
@@ -142,9 +148,11 @@ class WriterMemory:
             self._expected = max(needed, self._expected - self._expected // 16)
             self._shared = None
 
-        unused = {slot for _, slot, _, _ in self._batch} - sent
+        unused = [slot for _, slot, _, _ in self._batch if slot not in sent]
         self._batch.clear()
-        self.give_back(sorted(unused))
+        if self._together:
+            unused = list(dict.fromkeys(unused))
+        self.give_back(unused)
 
     def give_back(self, slots: list[Slot]) -> None:
         """Takes back slots that the reader is done with."""
