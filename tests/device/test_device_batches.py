@@ -383,7 +383,15 @@ def test_a_batch_that_the_device_has_no_memory_for_is_an_error_that_says_how_lar
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("how", [{"device": "cuda"}, {"device": "cuda", "num_workers": 2}, {"pin_memory": True}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"device": "cuda"},
+        {"device": "cuda", "num_workers": 2},
+        {"device": "cuda", "device_transform": lambda batch: batch, "seed": 1},
+        {"pin_memory": True},
+    ],
+)
 def test_memory_goes_with_the_loader_without_a_garbage_collection(
     how: dict[str, Any], accelerator: SimulatedAccelerator
 ) -> None:

@@ -6,6 +6,7 @@ and tells it of each batch that leaves; the iterator then says that the loop has
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -229,14 +230,8 @@ class Epoch:
         """Has `key_of_transform` know where each batch lies in the order. Call it before the first index is taken."""
         if not self.is_map or self.terms.seed is None:
             return
-        take = self.take
-
-        def noting() -> tuple[int, Any]:
-            number, index = take()
-            self._positions[number] = int(index.positions[0]) if len(index.positions) else 0
-            return number, index
-
-        self.take = noting
+        # Not a method: the epoch would hold itself, and outlive the loop.
+        self.take = functools.partial(_take_noting, self.take, self._positions)
 
     def key_of_transform(self) -> int | None:
         """Returns the key of the random numbers that a transform of the whole batch draws that is on its way.
@@ -276,3 +271,10 @@ class Epoch:
         if not self.is_map:
             self.progress.end(self.ends)
         self.record.finished = True
+
+
+def _take_noting(take: Callable[[], tuple[int, Any]], positions: dict[int, int]) -> tuple[int, Any]:
+    """Takes an index, and notes the position of its first sample."""
+    number, index = take()
+    positions[number] = int(index.positions[0]) if len(index.positions) else 0
+    return number, index
