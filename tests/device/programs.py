@@ -6,7 +6,9 @@ another, keeps them, writes to them, drops them (also while a copy is under way)
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,9 @@ from headrace.testing import SimulatedAccelerator
 from headrace.testing.accelerator import SimulatedEvent, SimulatedStream
 
 STEPS = 40
+FORKING = 0.1
+"""Share of the programs that fork, which takes time."""
+
 SIZES = (1, 300, 4096, 9_000, 20_000)
 
 NOISE = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
@@ -37,6 +42,20 @@ class Held:
     """A list; or an `UnopenedBatch` of one."""
     expected: list[bytes]
     copies: list[SimulatedEvent] = field(default_factory=list)
+
+
+class Child:
+    """A forked child that does nothing until it is ended."""
+
+    def __init__(self) -> None:
+        self._pid = os.fork()
+        if self._pid == 0:
+            while True:
+                signal.pause()
+
+    def end(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
 
 
 class Worker:
@@ -101,12 +120,17 @@ class Program:
             self.make, self.make, self.make, self.move, self.move, self.drop, self.drop,
             self.write, self.capture, self.replace,
         ]  # fmt: skip
+        self.children: list[Child] = []
+        if self.chance.random() < FORKING:
+            self.steps += [self.fork, self.fork, self.end_child]
 
     def run(self) -> list[str]:
         """Runs it to its end. Returns what went wrong."""
         for _ in range(STEPS):
             self.chance.choice(self.steps)()
         self.held.clear()
+        while self.children:
+            self.end_child()
         if self.chance.random() < 0.5:
             self.accelerator.synchronize()
         self.workers.clear()
@@ -164,6 +188,15 @@ class Program:
         with self.accelerator.capturing():
             self.drop()
             self.make()
+
+    def fork(self) -> None:
+        """The process forks a child, which may look at all batches that the loop holds."""
+        self.children.append(Child())
+
+    def end_child(self) -> None:
+        """A child ends."""
+        if self.children:
+            self.children.pop(self.chance.randrange(len(self.children))).end()
 
     def replace(self) -> None:
         """A worker dies, and another one writes to its memory."""

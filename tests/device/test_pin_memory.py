@@ -10,6 +10,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -215,6 +216,29 @@ def test_a_forked_child_leaves_the_device_alone(accelerator: SimulatedAccelerato
         os._exit(len(asked))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(batch) == 2
+
+
+def test_a_slot_that_a_forked_worker_saw_is_given_out_once() -> None:
+    wrong = 0
+    for seed in range(4):
+        with SimulatedAccelerator(seed) as simulated:
+            loader = headrace.DataLoader(Images(), batch_size=None, num_workers=2, pin_memory=True)
+            for _ in range(5):  # the slots that workers of one epoch saw come back in the next
+                for images, key in loader:
+                    simulated.synchronize()
+                    wrong += not bool((images == key).all())
+    assert wrong == 0
+
+
+def test_a_tensor_without_memory_of_its_own_is_left_to_torch(accelerator: SimulatedAccelerator) -> None:
+    class Pinned(Exception):
+        """Raised in the place of torch's pinning, which the simulation has for dense tensors only."""
+
+    def refuse(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+        raise Pinned
+
+    with mock.patch.object(torch.Tensor, "pin_memory", refuse), pytest.raises(Pinned):
+        list(headrace.DataLoader([torch.eye(3).to_sparse()], batch_size=None, pin_memory=True))
 
 
 class Killing(Images):

@@ -22,7 +22,7 @@ def pin(batch: Any, device: str | None, lock: PageLock | None = None) -> Any:
     """
     # Torch would ask the driver about each tensor, and copy each container with all checks.
     kind = type(batch)
-    if kind is torch.Tensor and lock is not None and lock.range_of(batch.data_ptr(), 1) is not None:
+    if kind is torch.Tensor and lock is not None and _lies_in_slot(batch, lock):
         return batch
     if kind in VALUES:
         return batch
@@ -33,3 +33,9 @@ def pin(batch: Any, device: str | None, lock: PageLock | None = None) -> Any:
     if kind is tuple:
         return tuple([pin(part, device, lock) for part in batch])
     return torch_pin_memory(batch, device)
+
+
+def _lies_in_slot(tensor: torch.Tensor, lock: PageLock) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return False  # it has no memory of its own
+    return lock.range_of(tensor.data_ptr(), 1) is not None

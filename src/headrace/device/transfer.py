@@ -13,6 +13,7 @@ Small tensors get a block of their own on the device, so that whoever keeps the 
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -217,8 +218,13 @@ class Transfers:
             raise RuntimeError("a batch cannot be sent to a device while a stream of it records a graph")
         return event
 
+    # Kept here, since the names of a module may be gone when Python exits.
+    _exits = staticmethod(sys.is_finalizing)
+
     def __del__(self) -> None:
         """Waits for copies that nobody waited for: what they write to is memory that others get next."""
+        if self._exits():
+            return
         # A forked child has copies of the parent's objects, and must not use its device.
         if vars(self).get("_process") is not this_process.current or not self._under_way:
             return

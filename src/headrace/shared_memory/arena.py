@@ -126,6 +126,9 @@ class InboundRegion:
         self._settle()
         # A lease that ends after this line counts as leased, and its slot waits in the return box for the new writer.
         taken = self._leased | self._kept
+        # Among those in flight are some whose children have ended: they are neither leased nor kept any more.
+        if self._in_flight is not None:
+            taken |= self._in_flight.waiting()
         return Ticket(
             self._backing,
             self._region.index,
