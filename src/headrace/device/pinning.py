@@ -8,8 +8,7 @@ import torch
 
 from headrace.core.torch_internals import torch_pin_memory
 from headrace.shared_memory.page_lock import PageLock
-
-VALUES = frozenset({int, float, str, bytes, bool, type(None)})
+from headrace.shared_memory.plain_batches import VALUES
 
 
 def pin(batch: Any, device: str | None, lock: PageLock | None = None) -> Any:

@@ -302,7 +302,10 @@ class LoaderIterator(TorchIterator):
             began = perf_counter()
             transfer = self._feed.begin(batch)
             self._result = transfer, timings
-            batch = self._feed.finish(transfer, self.epoch.key_of_transform())
+            key = None
+            if self._feed.transforms:
+                key = self.epoch.key_of_transform()
+            batch = self._feed.finish(transfer, key)
             if self._observer.streams is None:  # which compares batches that lie here
                 self.executor.prepare(self._feed.ahead, self._feed.begin_early)
             timings = complete(timings)._replace(pinned=perf_counter() - began)
