@@ -13,9 +13,9 @@ import torch
 
 from headrace.core.randomness import generator_moves
 from headrace.core.randomness.generator_moves import GeneratorMoves
+from headrace.core.randomness.global_turns import seeded_globals
 from headrace.core.randomness.rng import global_states, global_states_kept
 from headrace.core.shared_draws import SharedDraws
-from headrace.transforms.adapters import seeded_globals
 
 DRAWS: list[Callable[[], Any]] = [
     random.random,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -120,6 +122,61 @@ def test_a_module_runs_on_the_device_and_without_gradients(accelerator: Simulate
     assert batch.tolist() == [[0.0], [2.0], [4.0], [6.0]]
     assert not batch.requires_grad
     assert module.moved == [(accelerator.device,)]
+
+
+class Meeting(Keys):
+    """Sample 8 is begun before a transform draws, and is there only when that has drawn."""
+
+    def __init__(self) -> None:
+        super().__init__(12)
+        self.began = threading.Event()
+        self.drew = threading.Event()
+
+    def __getitem__(self, key: int) -> torch.Tensor:
+        if key == 8 and threading.current_thread() is not threading.main_thread():
+            self.began.set()
+            assert self.drew.wait(30)
+        return super().__getitem__(key)
+
+
+def test_worker_threads_do_not_take_the_draws_of_a_transform_for_those_of_the_dataset() -> None:
+    dataset = Meeting()
+
+    def transform(batch: torch.Tensor) -> torch.Tensor:
+        if loader.num_workers:
+            assert dataset.began.wait(30)
+        noise = torch.rand(len(batch), 1)
+        dataset.drew.set()
+        return torch.cat([batch, noise], 1)
+
+    how: dict[str, Any] = {"seed": 5, "device": "cpu", "device_transform": transform}
+    loader = headrace.DataLoader(dataset, 4, **how)
+    expected = rows(loader)
+    dataset.drew.clear()
+    loader = headrace.DataLoader(dataset, 4, num_workers=2, backend="thread", **how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rows(loader) == expected
+
+
+def test_a_transform_may_be_one_that_seeds() -> None:
+    def noise(images: torch.Tensor) -> torch.Tensor:
+        return images + torch.rand(images.shape)
+
+    how: dict[str, Any] = {"seed": 5, "device": "cpu", "device_transform": headrace.transforms.kornia(noise)}
+    images = TensorDataset(torch.zeros(12, 3, 2, 2))
+    before = torch.get_rng_state()
+    found = []
+    for more in ({}, {"num_workers": 2, "backend": "thread"}):
+        loader = headrace.DataLoader(images, 4, collate_fn=first_tensors, **how, **more)
+        found.append([batch.tolist() for batch in loader])
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def first_tensors(samples: list[Any]) -> torch.Tensor:
+    return torch.stack([sample[0] for sample in samples])
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

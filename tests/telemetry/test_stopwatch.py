@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -155,14 +156,9 @@ def test_the_kernels_account_is_closed_with_the_watch() -> None:
 
 
 def test_where_nobody_counts_waiting_for_a_core_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(stopwatch, "Path", lambda _: tmp_path / "none")
+    monkeypatch.setattr(stopwatch, "ACCOUNT", str(tmp_path / "none"))
     assert queued_seconds() == 0.0
-    monkeypatch.setattr(stopwatch.os, "open", _refuse)
     assert math.isnan(timed(private_activity(), lambda: None).queued)
-
-
-def _refuse(*_: object) -> int:
-    raise FileNotFoundError
 
 
 @LINUX
@@ -170,6 +166,18 @@ def test_the_calling_threads_account_is_read() -> None:
     before = queued_seconds()
     assert before >= 0.0
     assert queued_seconds() >= before
+
+
+@LINUX
+@pytest.mark.filterwarnings("error")
+def test_an_account_that_an_interrupt_took_away_closes_without_a_word() -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    with mock.patch.object(stopwatch._Account, "__enter__", interrupted), pytest.raises(KeyboardInterrupt):
+        queued_seconds()
+    assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
 
 
 def test_what_was_not_timed_is_nan() -> None:

@@ -6,15 +6,13 @@ kernels of a transform would only take turns with those of the model.
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
-from headrace.core.randomness.rng import begin_stream, global_states_kept
+from headrace.core.randomness.global_turns import seeded_globals
+from headrace.core.randomness.rng import begin_stream
 
 
 class DeviceTransform:
@@ -33,34 +31,6 @@ class DeviceTransform:
         with torch.no_grad():
             if key is None:
                 return self._function(batch)
-            with _seeded(self._device, key):
+            with seeded_globals(key, self._device):
+                begin_stream(key)
                 return self._function(batch)
-
-
-@contextlib.contextmanager
-def _seeded(device: torch.device, key: int) -> Iterator[None]:
-    """Seeds all generators that a transform may draw from, those of the device too, and leaves them as they were."""
-    with global_states_kept(), _device_state_kept(device, key):
-        begin_stream(key)
-        random.seed(key)
-        np.random.seed(key & 0xFFFFFFFF)
-        torch.default_generator.manual_seed(key)
-        yield
-
-
-@contextlib.contextmanager
-def _device_state_kept(device: torch.device, key: int) -> Iterator[None]:
-    if device.type == "cpu":
-        yield
-        return
-
-    module: Any = torch.get_device_module(device)
-    before = module.get_rng_state(device)
-    try:
-        if device.type == "cuda":
-            module.default_generators[device.index].manual_seed(key)  # of this device alone
-        else:
-            module.manual_seed(key)
-        yield
-    finally:
-        module.set_rng_state(before, device)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import time
-import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from headrace.core.process.activity import COLLATED_FROM, LOAD_CPU, Activity, cpu_time
@@ -145,27 +144,32 @@ ACCOUNT = "/proc/thread-self/schedstat"
 def queued_seconds() -> float:
     """Returns how long the calling thread was ready to run and had no core, so far; 0 where nobody counts."""
     try:
-        return _queued_in(Path(ACCOUNT).read_bytes())
+        with _Account(ACCOUNT) as account:
+            return _queued_in(account.read())
     except OSError:
         return 0.0
+
+
+class _Account(io.FileIO):
+    """The file, which closes itself without a warning: an interrupt may come before `with` has it."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class _Delays:
     """The same of the thread that makes it, kept open to be read often; NaN where nobody counts."""
 
     def __init__(self) -> None:
-        self._fd: int | None = None
+        self._account: _Account | None = None
         with contextlib.suppress(OSError):
-            self._fd = os.open(ACCOUNT, os.O_RDONLY | os.O_CLOEXEC)
-            # Not at exit: a daemon thread may read from it to the very end, and the system closes it then.
-            closing = weakref.finalize(self, os.close, self._fd)
-            closing.atexit = False
+            self._account = _Account(ACCOUNT)
 
     def read(self) -> float:
         """Returns the seconds up to now."""
-        if self._fd is None:
+        if self._account is None:
             return math.nan
-        return _queued_in(os.pread(self._fd, 64, 0))
+        return _queued_in(os.pread(self._account.fileno(), 64, 0))
 
 
 def _queued_in(account: bytes) -> float:

@@ -5,20 +5,19 @@ None of the libraries is imported before it is used, or needed to unpickle anyth
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from headrace.core.errors import MissingExtraError, UsageError
-from headrace.core.randomness.global_turns import global_turn
-from headrace.core.randomness.rng import global_states_kept, rng
+from headrace.core.randomness.global_turns import seeded_globals
+from headrace.core.randomness.rng import rng
 from headrace.transforms.decoding import decode
 from headrace.transforms.entries import Names, as_array, as_names, like, refuse_missing
 
@@ -375,15 +374,3 @@ def _plain(made: object, original: object, is_image: bool) -> object:
         return array
 
     return plain
-
-
-@contextlib.contextmanager
-def seeded_globals(seed: int) -> Iterator[None]:
-    """Seeds the global generators of torch's CPU, NumPy and `random`, and puts them back; one thread at a time."""
-    # The generators are the process's. Without taking turns, another thread would draw from them in between, or put
-    # back a state that this one has seeded.
-    with global_turn(), global_states_kept():
-        random.seed(seed)
-        np.random.seed(seed & 0xFFFFFFFF)
-        torch.default_generator.manual_seed(seed)
-        yield

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -11,8 +10,9 @@ from torch import Tensor
 
 from headrace.core.errors import UsageError
 from headrace.core.randomness.counter_based import stream_key
+from headrace.core.randomness.global_turns import seeded_globals
 from headrace.core.randomness.rng import rng
-from headrace.transforms.adapters import SEEDS, seeded_globals
+from headrace.transforms.adapters import SEEDS
 from headrace.transforms.entries import refuse_missing
 
 IMAGE = "input"
@@ -86,7 +86,7 @@ class Kornia:
             given.append(_entering(batch[name], self.data_keys[name]))
 
         # Only `AugmentationSequential` takes `data_keys`; any augmentation takes images alone.
-        with _seeded(self._next_seed(), given[0].device):
+        with seeded_globals(self._next_seed(), given[0].device):
             if len(given) == 1 and self.data_keys[names[0]] in (IMAGE, "image"):
                 made: Any = [self.augmentation(given[0])]
             else:
@@ -114,17 +114,6 @@ class Kornia:
         else:
             seeded = f", seed={self.seed}"
         return f"kornia({type(self.augmentation).__name__}, data_keys={self.data_keys}{seeded})"
-
-
-@contextlib.contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(seeded_globals(seed))
-        if device.type == "cuda":
-            stack.enter_context(torch.random.fork_rng([device]))
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 def _values(entry: object) -> Tensor:

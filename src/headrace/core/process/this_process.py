@@ -10,6 +10,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 
 class Process:
@@ -36,14 +38,16 @@ class ForkLock:
     line.
     """
 
-    def __init__(self) -> None:
-        self.here = threading.Lock()
+    def __init__(self, *, reentrant: bool = False) -> None:
+        """reentrant: the thread that holds the lock may take it again."""
+        self._kind: Callable[[], AbstractContextManager[Any]] = threading.RLock if reentrant else threading.Lock
+        self.here: AbstractContextManager[Any] = self._kind()
         """The lock of this process. Read it anew each time."""
         _LOCKS.add(self)
 
     def renew(self) -> None:
         """Makes it free again. Called in a forked child."""
-        self.here = threading.Lock()
+        self.here = self._kind()
 
 
 def _begin() -> None:
