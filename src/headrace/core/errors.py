@@ -1,4 +1,4 @@
-"""Errors: one class per thing the user must do, and one shape for every message.
+"""Errors and warnings: one class per thing the user must do, and one shape for every message.
 
 A message gives the place, what was found, what was expected and the cure, each on a line of its own:
 
@@ -15,8 +15,10 @@ torch rebuilds a worker's exception in the parent that way.
 
 from __future__ import annotations
 
+import warnings
 from typing import Self
 
+from headrace.core.callers import calling_frame, users_frame
 from headrace.core.text.printable import printable
 from headrace.core.text.secrets import hide_secrets
 
@@ -169,3 +171,16 @@ def wrong_argument(
     if found is None:
         found = repr(value)
     return UsageError.about("wrong argument", place=where, found=found, expected=expected, cure=cure)
+
+
+def warn(message: str) -> None:
+    """Gives a `UserWarning` that shows the line of the user's own code. The secrets of URLs in it are hidden."""
+    frame = users_frame(calling_frame())
+    warnings.warn_explicit(
+        hide_secrets(message),
+        UserWarning,
+        filename=frame.f_code.co_filename,
+        lineno=frame.f_lineno,
+        module=frame.f_globals.get("__name__", "<unknown>"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )

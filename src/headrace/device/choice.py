@@ -8,8 +8,8 @@ from typing import Any, cast
 import torch
 
 from headrace.core.accelerator import Accelerator
-from headrace.core.errors import UsageError
 from headrace.core.process import this_process
+from headrace.device.options import no_such_device
 from headrace.device.torch_accelerator import NoStreams, TorchAccelerator
 from headrace.shared_memory.page_lock import PageLock
 
@@ -34,13 +34,15 @@ def accelerator_for(device: torch.device | None) -> Accelerator | None:
     if device is None:
         device = current
     if device.type != current.type:
-        raise _no_such_device(device, current.type)
+        raise no_such_device(device, f"'{current.type}', the accelerator of this machine")
 
     index = cast("int | None", device.index)
     if index is None:
         index = torch.accelerator.current_device_index()
-    if index >= torch.accelerator.device_count():
-        raise _no_such_device(device, f"{torch.accelerator.device_count()} of type {current.type}")
+    count = torch.accelerator.device_count()
+    if index >= count:
+        names = " or ".join(f"'{current.type}:{number}'" for number in range(count))
+        raise no_such_device(device, f"{names}, the accelerators of this machine")
     if stand_in is not None:
         found: Accelerator = stand_in.devices[index]
         return found
@@ -66,13 +68,3 @@ def page_lock_for(accelerator: Accelerator) -> PageLock | None:
         driver.page_locks[process] = PageLock(accelerator)
     found: PageLock = driver.page_locks[process]
     return found
-
-
-def _no_such_device(device: torch.device, there_is: str) -> UsageError:
-    return UsageError.about(
-        "no such device",
-        place=f"headrace.DataLoader(device={str(device)!r})",
-        found=there_is,
-        expected="a device of this machine",
-        cure="give a device that is there; 'auto' takes the current accelerator",
-    )

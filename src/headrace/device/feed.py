@@ -34,7 +34,7 @@ class DeviceFeed:
         self._asked = asked
         self.transfers: Transfers | None = None
         if accelerator.device.type != "cpu" or accelerator.driver is not None:
-            self.transfers = Transfers(accelerator, page_lock_for(accelerator), memory, str(asked.device))
+            self.transfers = Transfers(accelerator, page_lock_for(accelerator), memory, asked.name)
         self._transform = None
         if asked.transform is not None:
             self._transform = DeviceTransform(asked.transform, accelerator.device)
@@ -73,7 +73,7 @@ class DeviceFeed:
         except torch.OutOfMemoryError as error:
             message = explain(
                 "the device has no memory for a batch",
-                place=f"headrace.DataLoader(device={self._asked.device!r})",
+                place=f"headrace.DataLoader(device={self._asked.name!r})",
                 found=f"a batch of {_size_of(batch)}, with {self.ahead} ahead; {error}",
                 expected="memory for the batch that the loop has, the next one, and those ahead",
                 cure="use a smaller batch_size, ahead=0, or a smaller model; the next batch comes at the next call",

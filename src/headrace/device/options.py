@@ -15,6 +15,9 @@ AskedDevice = str | torch.device
 
 PLACE = "headrace.DataLoader"
 
+A_NAME = "a name that torch.device takes, such as 'cuda' or 'cuda:1', or 'auto'"
+"""What `device=` may be."""
+
 AHEAD = 1
 """How many batches are on their way while the loop has one, unless the user says otherwise."""
 
@@ -23,10 +26,16 @@ AHEAD = 1
 class OnDevice:
     """Where batches go, and what becomes of them there. The arguments are checked."""
 
-    device: AskedDevice
+    device: torch.device | None
+    """None: the accelerator that there is."""
     ahead: int = AHEAD
     transform: Callable[[Any], Any] | None = None
     fixed_addresses: bool = False
+
+    @property
+    def name(self) -> str:
+        """The device as the user names it."""
+        return "auto" if self.device is None else str(self.device)
 
 
 def checked_device(
@@ -51,32 +60,51 @@ def checked_device(
                 )
         return None
 
-    if not isinstance(device, (str, torch.device)):
-        raise wrong_argument(
-            "device", device, "a name such as 'cuda', 'cuda:1' or 'auto', or a torch.device", place=PLACE
-        )
-    if device != "auto":
-        try:
-            device = torch.device(device)
-        except RuntimeError as error:
-            found = str(error).splitlines()[0]
-            raise UsageError.about(
-                "no such device",
-                place=f"{PLACE}(device={device!r})",
-                found=found,
-                expected="a name that torch.device takes, such as 'cuda' or 'cuda:1', or 'auto'",
-                cure="correct the name; 'auto' takes the accelerator that there is",
-            ) from error
-        if device.type == "meta":
-            raise wrong_argument("device", "meta", "a device that holds numbers", place=PLACE)
-
+    named = _checked_name(device)
     if ahead is None:
         ahead = AHEAD
     if not isinstance(ahead, int) or isinstance(ahead, bool) or ahead < 0:
         expected = "how many batches are on their way while the loop has one: 0, 1, ..."
-        raise wrong_argument("ahead", ahead, expected, place=PLACE)
+        raise wrong_argument("ahead", ahead, expected, place=PLACE, cure=f"leave it out for {AHEAD}")
     if transform is not None and not callable(transform):
-        raise wrong_argument("device_transform", transform, "a function of a batch, or a module", place=PLACE)
+        raise wrong_argument(
+            "device_transform",
+            transform,
+            "a function of a batch, or a module",
+            place=PLACE,
+            cure="pass the function itself, or leave device_transform= out",
+        )
     if not isinstance(fixed_addresses, bool):
-        raise wrong_argument("fixed_addresses", fixed_addresses, "True or False", place=PLACE)
-    return OnDevice(device, ahead, transform, fixed_addresses)
+        raise wrong_argument(
+            "fixed_addresses", fixed_addresses, "True or False", place=PLACE, cure="write True, or leave it out"
+        )
+    return OnDevice(named, ahead, transform, fixed_addresses)
+
+
+def _checked_name(device: object) -> torch.device | None:
+    if isinstance(device, str) and device == "auto":
+        return None
+    if not isinstance(device, (str, torch.device)):
+        cure = "correct it, or leave device= out"
+        if isinstance(device, int) and not isinstance(device, bool):
+            cure = f"write 'cuda:{device}'"
+        raise wrong_argument("device", device, f"{A_NAME}, or a torch.device", place=PLACE, cure=cure)
+
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise no_such_device(device, A_NAME) from error
+    if found.type == "meta":
+        raise no_such_device(device, "a device that holds numbers")
+    return found
+
+
+def no_such_device(device: AskedDevice, expected: str) -> UsageError:
+    """Returns the error for a device that cannot be had; the caller raises it. expected: in words, what can be."""
+    return UsageError.about(
+        "no such device",
+        place=f"{PLACE}(device=)",
+        found=repr(str(device)),
+        expected=expected,
+        cure="correct the name, or write 'auto', which takes the accelerator that there is",
+    )

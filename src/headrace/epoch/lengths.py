@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-
+from headrace.core.errors import warn
 from headrace.core.lengths import known_length
 from headrace.epoch.spec import LoaderSpec
 
@@ -32,8 +31,7 @@ def warn_if_short(dataset: object, promised: int, batches: int, length: int) -> 
     if batches >= promised:
         return
 
-    warnings.warn(
+    warn(
         f"len() of {type(dataset).__name__} is {length}, which makes {promised} batches, but the epoch had "
-        f"{batches}. Progress bars, schedulers and other ranks may rely on the length: correct __len__.",
-        stacklevel=5,
+        f"{batches}. Progress bars, schedulers and other ranks may rely on the length: correct __len__."
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from multiprocessing.context import BaseContext
@@ -15,7 +14,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from headrace.batches.whole_batches import makes_batches
-from headrace.core.errors import StateError, UsageError
+from headrace.core.errors import StateError, UsageError, warn
 from headrace.core.hugging_face_streams import told_epoch
 from headrace.core.protocols import answers, is_live, says_yes, tell_epoch
 from headrace.core.torch_internals import DatasetKind
@@ -344,7 +343,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
                 tell_epoch(self.dataset, told)
             iterator = self._begin_epoch()
         elif surprise is not None:
-            warnings.warn(surprise, stacklevel=3)
+            warn(surprise)
 
         return iterator
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import Any, NamedTuple
 
 import torch
 
 from headrace.core.accelerator import Accelerator
+from headrace.core.errors import warn
 from headrace.core.process.per_process import PerProcess
 from headrace.core.process.this_process import ForkLock
 from headrace.device.choice import accelerator_for, page_lock_for
@@ -74,11 +74,8 @@ def feed_for(loader: AskedArguments[Any], known: DeviceFeed | None) -> DeviceFee
 
     accelerator = _accelerator_of(loader)
     if accelerator is None:
-        if asked.device == "auto" or torch.device(asked.device).type != "cpu":
-            warnings.warn(
-                "'device' argument is set but no accelerator is found, then batches stay in this machine's memory.",
-                stacklevel=2,
-            )
+        if asked.device is None or asked.device.type != "cpu":
+            warn(f"device={asked.name!r} is set but no accelerator is found: batches stay in this machine's memory.")
         if asked.transform is None and not asked.fixed_addresses:
             return None
         return known or DeviceFeed(NoStreams(torch.device("cpu")), None, asked)
@@ -93,7 +90,7 @@ def _accelerator_of(loader: AskedArguments[Any]) -> Accelerator | None:
     """Returns the accelerator to which a loader's batches go, or that is to read them; None: there is none."""
     asked: OnDevice | None = loader._options.on_device
     if asked is not None:
-        return accelerator_for(None if asked.device == "auto" else torch.device(asked.device))
+        return accelerator_for(asked.device)
     if loader.pin_memory:
         return accelerator_for(None)
     return None

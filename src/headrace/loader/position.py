@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from headrace.core.errors import warn
 from headrace.core.torch_internals import DatasetKind
 from headrace.epoch.draws import changing, draws_nothing, generators, resumable
 from headrace.epoch.fixed_length import EndlessBatches
@@ -201,11 +201,10 @@ def part_of(state: Snapshot, spec: LoaderSpec, terms: Terms) -> Snapshot:
     part = part_for(state, terms.world, in_step=in_step)
     is_mine = any(one["rank"] == terms.world.rank for one in parts_of(state))
     if not (is_mine or spec.is_map or part["elastic"] or terms.seed is not None):
-        warnings.warn(
+        warn(
             f"This state is another rank's: rank {terms.world.rank} leaves out as many batches of its stream. If "
             "random numbers decide on the order of the stream, samples get lost or come twice: give the loader a "
-            "seed=, or load a state of each rank.",
-            stacklevel=3,
+            "seed=, or load a state of each rank."
         )
 
     batches = None

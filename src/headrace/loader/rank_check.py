@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from headrace.core.errors import RanksDifferError, explain
+from headrace.core.errors import RanksDifferError, explain, warn
 from headrace.core.world import Shard, World, common_store, distributed_world
 from headrace.epoch.record import Terms
 from headrace.loader.options import Options
@@ -169,7 +168,7 @@ class RankWatch:
             raise RanksDifferError(message)
         if not self._said:
             self._said = True
-            warnings.warn(message, stacklevel=2)
+            warn(message)
 
 
 def rank_watch(options: Options, terms: Terms, *, uneven: str, is_map: bool) -> RankWatch | None:

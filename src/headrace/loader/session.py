@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from headrace.loader.origin import LoaderOrigin, state_before_any_epoch
 from headrace.loader.position import Position
 from headrace.loader.reporting import Telling
 from headrace.loader.resources import Resources
-from headrace.loader.terms import spec_of, terms_of
+from headrace.loader.terms import spec_of, terms_of, warn_of_whole_ranks
 from headrace.telemetry.recorder import Recorder
 from headrace.workers.auto.tuner import Tuner
 from headrace.workers.protocol import Backend
@@ -131,11 +130,7 @@ class LoaderSession:
         """Returns the terms of the epoch that begins now, and counts it."""
         terms = self.terms(loader, self.position.resume)
         if self.alone and terms.world.size > 1:
-            warnings.warn(
-                f"seed= without shard='auto': each of the {terms.world.size} ranks loads all samples in one order. "
-                "Add shard='auto', or give a sampler of headrace.samplers.",
-                stacklevel=2,
-            )
+            warn_of_whole_ranks(terms.world)
             self.alone = False
 
         self.position.begin_epoch()

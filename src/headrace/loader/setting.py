@@ -91,7 +91,7 @@ def torch_setting(loader: TorchDataLoader[Any]) -> Setting:
 def _device(loader: TorchDataLoader[Any]) -> str:
     """Returns where batches go; empty: they stay on this machine."""
     if isinstance(loader, AskedArguments) and loader._options.on_device is not None:
-        return str(loader._options.on_device.device)
+        return loader._options.on_device.name
     return ""
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from headrace.core.errors import warn
 from headrace.core.lengths import known_length
 from headrace.core.torch_internals import DatasetKind
+from headrace.core.world import World
 from headrace.epoch.draws import names_of_samplers
 from headrace.epoch.record import Terms
 from headrace.epoch.snapshot import Snapshot
@@ -85,3 +87,11 @@ def _fingerprint(loader: TorchDataLoader[Any], options: Options) -> dict[str, An
         "batch_size": loader.batch_size,
         "samplers": samplers,
     }
+
+
+def warn_of_whole_ranks(world: World) -> None:
+    """Warns that each rank loads all samples in one order."""
+    warn(
+        f"seed= without shard='auto': each of the {world.size} ranks loads all samples in one order. "
+        "Add shard='auto', or give a sampler of headrace.samplers."
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Collection
 from itertools import islice
+
+from headrace.core.errors import warn
 
 LARGE = 256 << 20
 """Bytes of Python objects that are worth a warning."""
@@ -16,12 +17,11 @@ LOOKED_AT = 1000
 def warn_of_objects(dataset: object, workers: int) -> None:
     """Warns if a dataset holds large lists, tuples, sets or dicts of Python objects, as attributes."""
     for name, count, nbytes in large_collections(dataset):
-        warnings.warn(
+        warn(
             f"{type(dataset).__name__}.{name} holds {count:,} Python objects, some {nbytes / 1e9:.1f} GB. A worker "
             f"that reads them copies them page by page, since reading changes their reference counts: up to "
             f"{nbytes * workers / 1e9:.1f} GB more in {workers} workers. "
-            f"`headrace.compact({name})` holds the same in a few arrays, which all workers share.",
-            stacklevel=2,
+            f"`headrace.compact({name})` holds the same in a few arrays, which all workers share."
         )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
+from headrace.core.errors import warn
 from headrace.core.hugging_face_streams import missing_in_state
 
 if TYPE_CHECKING:
@@ -61,7 +61,4 @@ class ReplayBar:
         if self._missing:
             why = f" ({self._missing})"
             advice = "Without that step it resumes at once."
-        warnings.warn(
-            f"{self._name} cannot say where it was{why}, so {total} samples are read again and thrown away. {advice}",
-            stacklevel=2,
-        )
+        warn(f"{self._name} cannot say where it was{why}, so {total} samples are read again and thrown away. {advice}")

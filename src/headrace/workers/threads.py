@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,7 @@ from typing import Any, Literal
 from headrace.batches.collate import SlotCollate
 from headrace.batches.index import Careful
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import UsageError
+from headrace.core.errors import UsageError, warn
 from headrace.core.process.activity import LOAD, private_activity
 from headrace.core.process.interruptible_wait import slices
 from headrace.core.process.thread_exit import leave_daemon_thread
@@ -338,11 +337,10 @@ class ThreadExecutor:
         return batch, timings_of_worker(result.worker, nbytes, posted, times, times.sent, opened)
 
     def _warn_of_draws(self) -> None:
-        warnings.warn(
+        warn(
             f"random generators that threads share moved while a batch of {self._name} was made and your program ran. "
             "If it was the dataset that drew from them, this batch and others do not have the numbers that seed= "
-            f"says: then {CURE}",
-            stacklevel=2,
+            f"says: then {CURE}"
         )
 
     def prepare(self, count: int, begin: Callable[[Any], Any]) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import FormatError
+from headrace.core.errors import FormatError, warn
 from headrace.core.extras import extra
 from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Array, Column, column_from
@@ -228,7 +227,7 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
         lengths[name] = len(dataset)
 
     if single:
-        warnings.warn(f"{path}: datasets of a single number are left out: {', '.join(single)}", stacklevel=3)
+        warn(f"{path}: datasets of a single number are left out: {', '.join(single)}")
     if not fields:
         found = f"datasets of a single number, or empty: {', '.join(single)}"
         cure = "write datasets with one entry per sample"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import FormatError, SampleError
+from headrace.core.errors import FormatError, SampleError, warn
 from headrace.core.spans import Span, SpanKey, SpanKeys
 from headrace.data import gather
 from headrace.data.formats.arrow.columns import from_arrow
@@ -83,5 +82,5 @@ class RowsOfLog(LogDataset):
             what = "no column can be used for training"
             raise FormatError.about(what, place=self.place, found=found_types, expected=expected)
         if left_out:
-            warnings.warn(f"{self.place}: columns of these types are left out: {', '.join(left_out)}", stacklevel=2)
+            warn(f"{self.place}: columns of these types are left out: {', '.join(left_out)}")
         return json.dumps(Schema(tuple(fields)).to_json())

@@ -6,12 +6,12 @@ import contextlib
 import functools
 import logging
 import pickle
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch.multiprocessing
 
+from headrace.core.errors import warn
 from headrace.shared_memory.by_value import TravellingObject
 from headrace.shared_memory.packed_object import PackedObject
 from headrace.workers.processes import worker_main as worker
@@ -194,12 +194,11 @@ def warning_of_pickle_errors() -> Iterator[None]:
     try:
         yield
     except (TypeError, AttributeError, pickle.PicklingError):
-        warnings.warn(
+        warn(
             "Got pickle error when attempting to start a worker Process. "
             "This might be because the worker Process arguments are not picklable. "
             "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
             "to 'forkserver', which requires the worker Process arguments to be picklable. "
-            "You can also try multiprocessing.set_start_method('fork').",
-            stacklevel=2,
+            "You can also try multiprocessing.set_start_method('fork')."
         )
         raise

@@ -11,7 +11,6 @@ Read as well: times and decimals (`exact_numbers.py`), dictionaries, views, othe
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.errors import FormatError
+from headrace.core.errors import FormatError, warn
 from headrace.data.formats.arrow.exact_numbers import is_time
 from headrace.data.formats.columns.schema import NUMBERS, Field, Kind, Schema, schema_of_text, to_json_text
 
@@ -105,10 +104,10 @@ def schema_from(arrow: pa.Schema, place: object, columns: Collection[str] | None
         )
 
     if others:
-        warnings.warn(f"{place}: columns of these types are left out: {', '.join(others)}", stacklevel=2)
+        warn(f"{place}: columns of these types are left out: {', '.join(others)}")
     if rounded:
         told = f"these columns are read as float64, which keeps {DIGITS} digits: {', '.join(rounded)}"
-        warnings.warn(f"{place}: {told}; cast them to text where all digits count", stacklevel=2)
+        warn(f"{place}: {told}; cast them to text where all digits count")
     return Schema(tuple(fields))
 
 

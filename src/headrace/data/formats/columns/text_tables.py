@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.errors import FormatError
+from headrace.core.errors import FormatError, warn
 from headrace.data.formats.arrow.file_sets import joined_schema, joined_tables, wanted_of
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.schema import Field, Schema
@@ -75,10 +74,9 @@ def _open_table(
 ) -> Reader:
     size = stored_size(files)
     if size > LARGE:
-        warnings.warn(
+        warn(
             f"{path}: {size / 1e6:,.0f} MB of text are parsed by each process that opens them, and kept in its memory; "
-            "`headrace pack` makes a form of it that opens at once",
-            stacklevel=3,
+            "`headrace pack` makes a form of it that opens at once"
         )
 
     schema, table = _parsed(files, path, known, parse, columns)

@@ -1,0 +1,50 @@
+"""Whose code called: the user's own, or else that of a library beside torch and headrace."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from types import FrameType
+
+HEADRACE_AND_TORCH = {"torch", "torchdata", "headrace", "runpy"}
+
+
+def calling_frame() -> FrameType:
+    """Returns the innermost frame that is neither torch's nor headrace's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _package_of(frame) in HEADRACE_AND_TORCH:
+        frame = frame.f_back
+    return frame
+
+
+def users_frame(frame: FrameType) -> FrameType:
+    """Returns the innermost frame, from this one outwards, that does not belong to an installed package.
+
+    This one, if all do.
+    """
+    found: FrameType | None = frame
+    while found is not None:
+        if not is_installed(found) and _package_of(found) not in HEADRACE_AND_TORCH:
+            return found
+        found = found.f_back
+
+    return frame
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _installed_in() -> tuple[str, ...]:
+    """Returns the folders of the standard library and of installed packages."""
+    paths = sysconfig.get_paths()
+    return tuple({paths[name] + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+_INSTALLED_IN = _installed_in()
+
+
+def is_installed(frame: FrameType) -> bool:
+    """Tells whether a frame belongs to the standard library or an installed package."""
+    file = frame.f_code.co_filename
+    return file.startswith((*_INSTALLED_IN, "<frozen")) or "/dist-packages/" in file
