@@ -1,8 +1,9 @@
 """Code that nobody here wrote: real frameworks get the same batches from headrace's loader as from torch's.
 
-Each script of `scripts/` runs three times: as it is, with `DataLoader` imported from headrace, and under
-`headrace run`. The batches of each rank, in their order, must be those of torch's loader, and headrace's class must be
-the one that the framework iterates. `make test-clients` installs the frameworks into an environment of its own.
+Each script of `scripts/` runs four times: as it is, with `DataLoader` imported from headrace, with that one's batches
+on a simulated accelerator, and under `headrace run`. The batches of each rank, in their order, must be those of torch's
+loader, and headrace's class must be the one that the framework iterates. `make test-clients` installs the frameworks into
+an environment of its own.
 """
 
 from __future__ import annotations
@@ -99,13 +100,16 @@ def output_of(command: list[str], environment: dict[str, str]) -> tuple[str, str
 
 @functools.cache
 def outcome(client: Client, way: str) -> Delivered:
-    """Runs a client's script in one of the three ways."""
+    """Runs a client's script in one of the four ways."""
     start = [sys.executable, *(["-m", "headrace", "run"] if way == "run" else [])]
     command = [*start, *client.launcher, str(SCRIPTS / client.script), *client.arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "TOKENIZERS_PARALLELISM": "false"}
     environment.pop("IMPORTED_FROM", None)
-    if way == "import":
+    environment.pop("ON_DEVICE", None)
+    if way in ("import", "device"):
         environment["IMPORTED_FROM"] = "headrace"
+    if way == "device":
+        environment["ON_DEVICE"] = "1"
     printed, errors = output_of(command, environment)
     batches: dict[int, list[str]] = {}
     classes: dict[int, set[str]] = {}
@@ -119,12 +123,14 @@ def outcome(client: Client, way: str) -> Delivered:
     return Delivered(batches, classes, errors)
 
 
-@pytest.mark.parametrize("way", ["torch", "import", "run"])
+@pytest.mark.parametrize("way", ["torch", "import", "device", "run"])
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_a_framework_gets_the_same_batches(client: Client, way: str) -> None:
     for module in client.needs.split():
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed{WHY.get(module, ': `make test-clients` installs it')}")
+    if way == "device" and client.builds_its_own:
+        pytest.skip("the framework takes the loader's dataset and samplers, and moves batches itself")
     reference = outcome(client, "torch")
     assert reference.batches
     assert all(reference.batches.values())

@@ -75,7 +75,7 @@ def combined(told: list[dict[str, Any]]) -> Seen:
 
 
 ORDERS = [
-    "in order", "shuffle", "seed", "on_error", "exclude", "auto",
+    "in order", "shuffle", "seed", "on_error", "exclude", "auto", "device",
     "DistributedSampler", "BlockShuffleSampler", "WeightedSampler", "ClassBalancedSampler", "MixtureSampler",
     "stream", "stream, auto", "LengthBucketBatchSampler", "MaxTokensBatchSampler",
 ]  # fmt: skip
@@ -93,7 +93,7 @@ USES = {
     "transformers": ["transformers, own loader", "transformers, prepared"],
 }
 MODULES = {"ray": "ray.train", "fabric": "lightning"}
-UNSPLIT = {"in order", "shuffle", "seed", "on_error", "exclude", "stream"}
+UNSPLIT = {"in order", "shuffle", "seed", "on_error", "exclude", "device", "stream"}
 """What ranks do not split themselves."""
 REBUILT = "would build this loader anew, without some of its arguments"
 NO_SIZE = "you must have a `batch_size` attribute"
@@ -120,9 +120,9 @@ def table(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def refusal(use: str, order: str, ranks: int) -> str:
     """Returns what the error says in a cell that would lose something; "": all samples come."""
-    if use in PREPARED and order in ("seed", "on_error", "stream, auto"):
+    if use in PREPARED and order in ("seed", "on_error", "stream, auto", "device"):
         return REBUILT
-    if use == "Ray Train" and ranks > 1 and order in ("seed", "on_error", "exclude"):
+    if use == "Ray Train" and ranks > 1 and order in ("seed", "on_error", "exclude", "device"):
         return REBUILT
     if use == "Accelerate, split_batches" and order == "MaxTokensBatchSampler":
         return NO_SIZE

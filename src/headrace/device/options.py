@@ -37,6 +37,18 @@ class OnDevice:
         """The device as the user names it."""
         return "auto" if self.device is None else str(self.device)
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments that the user gave, by their names."""
+        arguments: dict[str, Any] = {"device": self.name}
+        if self.ahead != AHEAD:
+            arguments["ahead"] = self.ahead
+        if self.transform is not None:
+            arguments["device_transform"] = self.transform
+        if self.fixed_addresses:
+            arguments["fixed_addresses"] = True
+        return arguments
+
 
 def checked_device(
     device: AskedDevice | None,

@@ -246,8 +246,8 @@ class Epoch:
             number = self.pending[0]
             position = self._positions.get(number, position)
             # The same batch may be asked for again, after a signal. Those that were delivered come no more.
-            for passed in [one for one in self._positions if one < self.progress.batches]:
-                del self._positions[passed]
+            while self._positions and (earliest := next(iter(self._positions))) < self.progress.batches:
+                del self._positions[earliest]
         return stream_key(self.terms.seed, self.terms.epoch, TRANSFORM, position)
 
     @property

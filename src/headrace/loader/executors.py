@@ -8,7 +8,7 @@ from typing import Any
 from headrace.core.process.allocator import keep_freed_memory
 from headrace.core.protocols import is_live
 from headrace.epoch.draws import resumable
-from headrace.loader.memory import ARENA, HostMemory, feed_for, host_memory_for, memory_here
+from headrace.loader.memory import ARENA, HostMemory, accelerator_of, feed_for, host_memory_for, memory_here
 from headrace.loader.options import AskedArguments, as_ray
 from headrace.loader.read_ahead import remote_reading
 from headrace.loader.session import LoaderSession
@@ -53,10 +53,13 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     The memory that it uses belongs to this process, and goes with the last loader that holds it.
     """
     backend = decided_backend(loader, session)
-    session.resources.feed = feed_for(loader, session.resources.feed)
+    accelerator = accelerator_of(loader)
+    on_device = loader._options.on_device
+    asked = host_memory_for(accelerator, on_device=on_device is not None)
+    if on_device is not None:
+        session.resources.feed = feed_for(on_device, accelerator, asked, session.resources.feed)
     if session.resources.feed is not None:
         session.recorder.copies = session.resources.feed.copies
-    asked = host_memory_for(loader)
     session.resources.page_lock = asked.lock
     session.resources.remote = remote_reading(loader.dataset, session.resources.remote, processes=backend == "process")
     if session.resources.remote is not None:

@@ -37,15 +37,24 @@ class HostMemory(NamedTuple):
     layout: BufferLayout = BufferLayout.APART
 
 
-def host_memory_for(loader: AskedArguments[Any]) -> HostMemory:
-    """Returns how the batches of a loader are laid out."""
-    accelerator = _accelerator_of(loader)
+def accelerator_of(loader: AskedArguments[Any]) -> Accelerator | None:
+    """Returns the accelerator to which a loader's batches go, or that is to read them; None: there is none."""
+    asked: OnDevice | None = loader._options.on_device
+    if asked is not None:
+        return accelerator_for(asked.device)
+    if loader.pin_memory:
+        return accelerator_for(None)
+    return None
+
+
+def host_memory_for(accelerator: Accelerator | None, *, on_device: bool) -> HostMemory:
+    """Returns how the batches of a loader are laid out. on_device: whether they are sent, not only page-locked."""
     if accelerator is None:
         return HostMemory()
     lock = page_lock_for(accelerator)
     if lock is None:
         return HostMemory()
-    if loader._options.on_device is None:
+    if not on_device:
         return HostMemory(lock, BufferLayout.SMALL_TOGETHER)
     return HostMemory(lock, BufferLayout.TOGETHER)
 
@@ -63,16 +72,13 @@ def memory_here(asked: HostMemory) -> LocalMemory | LockedMemory:
         return known
 
 
-def feed_for(loader: AskedArguments[Any], known: DeviceFeed | None) -> DeviceFeed | None:
+def feed_for(
+    asked: OnDevice, accelerator: Accelerator | None, memory: HostMemory, known: DeviceFeed | None
+) -> DeviceFeed | None:
     """Returns what brings the batches of a loader to its device; None: they stay here. known: that of its last epoch.
 
     Warns, as torch does, where there is no accelerator. Then batches are transformed here.
     """
-    asked: OnDevice | None = loader._options.on_device
-    if asked is None:
-        return None
-
-    accelerator = _accelerator_of(loader)
     if accelerator is None:
         if asked.device is None or asked.device.type != "cpu":
             warn(f"device={asked.name!r} is set but no accelerator is found: batches stay in this machine's memory.")
@@ -82,15 +88,5 @@ def feed_for(loader: AskedArguments[Any], known: DeviceFeed | None) -> DeviceFee
     if known is not None and known.accelerator is accelerator:
         return known  # its stream serves the loader for its whole life
 
-    memory = memory_here(host_memory_for(loader))
-    return DeviceFeed(accelerator, memory if isinstance(memory, LockedMemory) else None, asked)
-
-
-def _accelerator_of(loader: AskedArguments[Any]) -> Accelerator | None:
-    """Returns the accelerator to which a loader's batches go, or that is to read them; None: there is none."""
-    asked: OnDevice | None = loader._options.on_device
-    if asked is not None:
-        return accelerator_for(asked.device)
-    if loader.pin_memory:
-        return accelerator_for(None)
-    return None
+    here = memory_here(memory)
+    return DeviceFeed(accelerator, here if isinstance(here, LockedMemory) else None, asked)

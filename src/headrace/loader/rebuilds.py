@@ -108,6 +108,8 @@ def refuse_rebuild(loader: AskedArguments[Any], framework: Framework, options: O
     # What ranks get of a map-style dataset is a matter of the sampler.
     if isinstance(loader.shard, Shard) or (loader.shard and not is_map(loader.dataset)):
         given["shard"] = loader.shard
+    if options.on_device is not None:
+        given |= options.on_device.given
 
     if given:
         names = ", ".join(f"{name}=" for name in given)

@@ -18,6 +18,7 @@ from headrace import samplers
 
 LENGTH = 48
 BATCH = 4
+MOVED = 1000
 LENGTHS = [3 + number % 5 for number in range(LENGTH)]
 CLASSES = [number % 3 for number in range(LENGTH)]
 
@@ -31,6 +32,12 @@ class Stream(IterableDataset[tuple[torch.Tensor, int]]):
 
     def __len__(self) -> int:
         return LENGTH
+
+
+def moved(batch: Any) -> Any:
+    """Changes the numbers of a batch, on its device."""
+    features, numbers = batch
+    return features, numbers + MOVED
 
 
 SAMPLERS: dict[str, Callable[..., Any]] = {
@@ -51,6 +58,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "on_error": {"on_error": "skip"},
     "exclude": {"on_error": headrace.OnError(exclude=[0, 1, 2, 3])},
     "auto": {"shuffle": True, "shard": "auto"},
+    "device": {"shuffle": True, "device": "cpu", "device_transform": moved},
 }
 STREAMS: dict[str, dict[str, Any]] = {"stream": {}, "stream, auto": {"shard": "auto"}}
 ORDERS = [*PLAIN, *SAMPLERS, *STREAMS, *BATCH_SAMPLERS]
@@ -73,6 +81,8 @@ def whole(order: str) -> list[int]:
         return sorted(SAMPLERS[order](rank=0, world_size=1))
     if order in BATCH_SAMPLERS:
         return sorted(itertools.chain.from_iterable(BATCH_SAMPLERS[order](rank=0, world_size=1)))
+    if order == "device":
+        return [number + MOVED for number in range(LENGTH)]
     on_error = headrace.OnError.of(PLAIN.get(order, {}).get("on_error", "raise"))
     return sorted(set(range(LENGTH)) - set(on_error.exclude or ()))
 

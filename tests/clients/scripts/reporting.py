@@ -12,7 +12,9 @@ from torch.utils.data import Dataset
 
 warnings.filterwarnings("ignore")
 
-if os.environ.get("IMPORTED_FROM") == "headrace":
+if os.environ.get("ON_DEVICE"):
+    from device_loader import DataLoader
+elif os.environ.get("IMPORTED_FROM") == "headrace":
     from headrace import DataLoader
 else:
     from torch.utils.data import DataLoader
