@@ -2,8 +2,8 @@
 
 Each script of `scripts/` runs four times: as it is, with `DataLoader` imported from headrace, with that one's batches
 on a simulated accelerator, and under `headrace run`. The batches of each rank, in their order, must be those of torch's
-loader, and headrace's class must be the one that the framework iterates. `make test-clients` installs the frameworks into
-an environment of its own.
+loader, and headrace's class must be the one that the framework iterates. `make test-clients` installs the frameworks
+into an environment of its own.
 """
 
 from __future__ import annotations
