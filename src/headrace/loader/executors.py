@@ -8,7 +8,7 @@ from typing import Any
 from headrace.core.process.allocator import keep_freed_memory
 from headrace.core.protocols import is_live
 from headrace.epoch.draws import resumable
-from headrace.loader.memory import ARENA, HostMemory, accelerator_of, feed_for, host_memory_for, memory_here
+from headrace.loader.memory import ARENA, accelerator_of, feed_for, host_memory_for, memory_here
 from headrace.loader.options import AskedArguments, as_ray
 from headrace.loader.read_ahead import remote_reading
 from headrace.loader.session import LoaderSession
@@ -60,7 +60,7 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
         session.resources.feed = feed_for(on_device, accelerator, asked, session.resources.feed)
     if session.resources.feed is not None:
         session.recorder.copies = session.resources.feed.copies
-    session.resources.page_lock = asked.lock
+    session.resources.host = asked
     session.resources.remote = remote_reading(loader.dataset, session.resources.remote, processes=backend == "process")
     if session.resources.remote is not None:
         session.recorder.remote = session.resources.remote.reads
@@ -70,7 +70,7 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     if backend == "process":
         if os.name != "posix":
             return None  # descriptors cannot be handed to workers there
-        return _processes(loader, session, asked)
+        return _processes(loader, session)
 
     session.resources.memory = memory_here(asked)
     # What was fetched lies in large blocks of this process's memory, of which as much again would stay once it is free.
@@ -83,7 +83,7 @@ def executor_for(loader: AskedArguments[Any], session: LoaderSession) -> Executo
     return ThreadExecutor(session.spec(loader), session.resources.memory)
 
 
-def _processes(loader: AskedArguments[Any], session: LoaderSession, asked: HostMemory) -> Executor:
+def _processes(loader: AskedArguments[Any], session: LoaderSession) -> Executor:
     tuner = session.tuner
     placement = _placement(loader, session)
     tunes_workers = tuner is not None and tuner.limits.tunes_workers
@@ -100,14 +100,14 @@ def _processes(loader: AskedArguments[Any], session: LoaderSession, asked: HostM
     if placement is not None:
         machines = RemoteWorkers(placement)
 
-    starter = PoolStarter(session.resources.arena, session.resources.fork_servers, machines, asked.lock, asked.layout)
+    starter = PoolStarter(session.resources.arena, session.resources.fork_servers, machines, session.resources.host)
     scale = asked_scale(session.spec(loader)) if tuner is None else scale_of(tuner, loader.num_workers)
     processes = ProcessExecutor(starter, session.recorder, scale)
     processes.for_device = session.resources.feed is not None
     if tuner is None:
         return processes
 
-    session.resources.memory = memory_here(asked)
+    session.resources.memory = memory_here(session.resources.host)
     return AutoScaler(processes, session.resources.memory, tuner)
 
 

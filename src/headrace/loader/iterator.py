@@ -311,7 +311,7 @@ class LoaderIterator(TorchIterator):
             timings = complete(timings)._replace(pinned=perf_counter() - began)
         elif self._pin_memory:
             began = perf_counter()
-            batch = pin(batch, self._pin_memory_device, self._session.resources.page_lock)
+            batch = pin(batch, self._pin_memory_device, self._session.resources.host.lock)
             timings = complete(timings)._replace(pinned=perf_counter() - began)
 
         self._timings = timings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -16,7 +16,7 @@ from headrace.device.feed import DeviceFeed
 from headrace.device.options import OnDevice
 from headrace.device.torch_accelerator import NoStreams
 from headrace.loader.options import AskedArguments
-from headrace.shared_memory.arena import Arena
+from headrace.shared_memory.arena import ORDINARY, Arena, HostMemory
 from headrace.shared_memory.leases import LocalMemory
 from headrace.shared_memory.locked_memory import LockedMemory
 from headrace.shared_memory.page_lock import PageLock
@@ -27,14 +27,6 @@ LOCAL_MEMORY = PerProcess(LocalMemory)
 
 _locked: weakref.WeakKeyDictionary[PageLock, weakref.ref[LockedMemory]] = weakref.WeakKeyDictionary()
 _making = ForkLock()
-
-
-class HostMemory(NamedTuple):
-    """What memory batches are made in."""
-
-    lock: PageLock | None = None
-    """What page-locks them; None: nothing does."""
-    layout: BufferLayout = BufferLayout.APART
 
 
 def accelerator_of(loader: AskedArguments[Any]) -> Accelerator | None:
@@ -50,10 +42,10 @@ def accelerator_of(loader: AskedArguments[Any]) -> Accelerator | None:
 def host_memory_for(accelerator: Accelerator | None, *, on_device: bool) -> HostMemory:
     """Returns how the batches of a loader are laid out. on_device: whether they are sent, not only page-locked."""
     if accelerator is None:
-        return HostMemory()
+        return ORDINARY
     lock = page_lock_for(accelerator)
     if lock is None:
-        return HostMemory()
+        return ORDINARY
     if not on_device:
         return HostMemory(lock, BufferLayout.SMALL_TOGETHER)
     return HostMemory(lock, BufferLayout.TOGETHER)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 from headrace.device.feed import DeviceFeed
 from headrace.loader.read_ahead import RemoteReading
-from headrace.shared_memory.arena import Arena
+from headrace.shared_memory.arena import ORDINARY, Arena, HostMemory
 from headrace.shared_memory.leases import LocalMemory
 from headrace.shared_memory.locked_memory import LockedMemory
-from headrace.shared_memory.page_lock import PageLock
 from headrace.workers.processes.start import ForkServers
 from headrace.workers.remote.placement import Placement
 
@@ -20,8 +19,8 @@ class Resources:
 
     memory: LocalMemory | LockedMemory | None = None
     arena: Arena | None = None
-    page_lock: PageLock | None = None
-    """What page-locks batches; None: nothing does."""
+    host: HostMemory = ORDINARY
+    """What memory batches are made in."""
     feed: DeviceFeed | None = None
     """What brings batches to a device; None: they stay on this machine."""
     fork_servers: ForkServers = field(default_factory=ForkServers)

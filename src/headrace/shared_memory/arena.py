@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.shared_memory.forks import ForkedChild, finish_interrupted_fork, watch_forks
 from headrace.shared_memory.leases import ReturnBox, lease
@@ -12,6 +13,18 @@ from headrace.shared_memory.memory import Backing, Bytes, FileBacking, Region, S
 from headrace.shared_memory.page_lock import PageLock
 from headrace.shared_memory.slots_in_flight import SlotsInFlight
 from headrace.shared_memory.writer_memory import BufferLayout, WriterMemory
+
+
+class HostMemory(NamedTuple):
+    """What memory batches are made in."""
+
+    lock: PageLock | None = None
+    """What page-locks them; None: nothing does."""
+    layout: BufferLayout = BufferLayout.APART
+
+
+ORDINARY = HostMemory()
+"""Nothing is page-locked."""
 
 
 class Arena:

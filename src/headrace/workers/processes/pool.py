@@ -18,11 +18,10 @@ from headrace.core.process.activity import PLACE, STAGE, STOP_ROW, STOP_TASK, TA
 from headrace.core.process.interruptible_wait import slices
 from headrace.core.process.parent_watch import ParentWatch
 from headrace.epoch.start import EpochStart
-from headrace.shared_memory.arena import Arena, InboundRegion
+from headrace.shared_memory.arena import ORDINARY, Arena, HostMemory, InboundRegion
 from headrace.shared_memory.codec import dumps
 from headrace.shared_memory.memory import Slot
-from headrace.shared_memory.page_lock import PageLock
-from headrace.shared_memory.writer_memory import BufferLayout, WriterMemory
+from headrace.shared_memory.writer_memory import WriterMemory
 from headrace.workers.processes.crash_file import CrashFile
 from headrace.workers.processes.messages import ANSWERS, INLINE, UNREAD, InSlot, Request, Result, unpacked
 from headrace.workers.processes.plain_requests import packed_request
@@ -75,9 +74,7 @@ class Regions:
     """Where workers write their batches."""
 
     arena: Arena
-    lock: PageLock | None = None
-    """What page-locks batches; None: nothing does."""
-    layout: BufferLayout = BufferLayout.APART
+    host: HostMemory = ORDINARY
 
 
 @dataclass
@@ -165,7 +162,7 @@ class WorkerPool:
 
     def _hire(self, worker_id: int, begin: EpochStart, epoch: int) -> WorkerHandle:
         ours, theirs = Pipe(duplex=True)
-        region = self._regions.arena.borrow(self._regions.lock)
+        region = self._regions.arena.borrow(self._regions.host.lock)
         crash_file = CrashFile()
         others = [worker.pipe for worker in self.workers if not worker.reaped]
         assignment = self._brief(
@@ -175,7 +172,7 @@ class WorkerPool:
             parent_watch=ParentWatch.for_child(),
             worker_id=worker_id,
             pipe=theirs,
-            outgoing=region.ticket(self._regions.layout),
+            outgoing=region.ticket(self._regions.host.layout),
             incoming=self.resources.large_messages.ticket(),
             parent_pid=os.getpid(),
             inherited=[*others, ours] if self._start.forks else [],

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.epoch.epoch import Epoch
-from headrace.shared_memory.arena import Arena
-from headrace.shared_memory.page_lock import PageLock
-from headrace.shared_memory.writer_memory import BufferLayout
+from headrace.shared_memory.arena import ORDINARY, Arena, HostMemory
 from headrace.workers.dispatcher_choice import could_share
 from headrace.workers.processes.machines import Machines
 from headrace.workers.processes.pool import Regions, WorkerPool
@@ -27,9 +25,7 @@ class PoolStarter:
     fork_servers: ForkServers
     machines: Machines | None = None
     """Finds other machines; None: all workers run on this one."""
-    lock: PageLock | None = None
-    """What page-locks batches; None: nothing does."""
-    layout: BufferLayout = BufferLayout.APART
+    host: HostMemory = ORDINARY
 
     @property
     def is_remote(self) -> bool:
@@ -47,8 +43,7 @@ class PoolStarter:
         brief = functools.partial(_assignment, self.machines, workers=scale.most, original_errors=spec.original_errors)
         timeout = spec.timeout or None
         find_start = functools.partial(self.fork_servers.start_for, spec.multiprocessing_context, worker_spec, timeout)
-        regions = Regions(self.arena, self.lock, self.layout)
-        return WorkerPool(find_start, regions, scale.workers, brief, epoch.beginning())
+        return WorkerPool(find_start, Regions(self.arena, self.host), scale.workers, brief, epoch.beginning())
 
 
 def _assignment(machines: Machines | None, *, worker_id: int, **given: Any) -> Assignment:
