@@ -8,8 +8,11 @@ import torch
 
 from headrace.core.accelerator import Accelerator
 from headrace.core.errors import explain
+from headrace.core.process import this_process
+from headrace.core.process.signal_handlers import is_of_signal_handler
 from headrace.core.text.log_once import LOGGER
 from headrace.device.choice import page_lock_for
+from headrace.device.containers import changed
 from headrace.device.fixed_addresses import FixedAddresses
 from headrace.device.options import OnDevice
 from headrace.device.transfer import Transfer, Transfers
@@ -39,6 +42,11 @@ class DeviceFeed:
         if asked.transform is not None:
             self._transform = DeviceTransform(asked.transform, accelerator.device)
         self._fixed = FixedAddresses(accelerator) if asked.fixed_addresses else None
+        self._process = this_process.current
+
+    def serves(self, accelerator: Accelerator) -> bool:
+        """Tells whether batches get to this device by it, in this process. A forked child needs one of its own."""
+        return self.accelerator is accelerator and self._process is this_process.current
 
     def begin_early(self, batch: Any) -> Any:
         """Has a batch set out before its turn, and returns it on its way; or as it is, where that is not possible."""
@@ -54,8 +62,9 @@ class DeviceFeed:
                 _size_of(batch),
             )
             self.ahead = 0
-        except Exception:  # noqa: BLE001 - what a user's container raises, it raises again when its turn comes
-            pass
+        except Exception as error:  # what a user's container raises, it raises again when its turn comes
+            if is_of_signal_handler(error):
+                raise
         return batch
 
     def begin(self, batch: Any) -> Transfer:
@@ -65,9 +74,7 @@ class DeviceFeed:
         if isinstance(batch, Transfer):
             return batch
         if self.transfers is None:
-            if isinstance(batch, UnopenedBatch):
-                batch = batch.opened()
-            return Transfer(batch, self.accelerator.stream())
+            return self._stays(batch)
         try:
             return self._sent(self.transfers, batch)
         except torch.OutOfMemoryError as error:
@@ -79,6 +86,16 @@ class DeviceFeed:
                 cure="use a smaller batch_size, ahead=0, or a smaller model; the next batch comes at the next call",
             )
             raise torch.OutOfMemoryError(message) from error
+
+    def _stays(self, batch: Any) -> Transfer:
+        """Returns a batch that is on its device. A transform gets a copy, as of a batch that has travelled."""
+        if isinstance(batch, UnopenedBatch):
+            batch = batch.opened()
+        transfer = Transfer(batch, self.accelerator.stream())
+        if self._transform is not None:
+            transfer.source = batch
+            transfer.batch = changed(batch, _cloned)
+        return transfer
 
     def _sent(self, transfers: Transfers, batch: Any) -> Transfer:
         transfer = transfers.begin(batch)
@@ -98,7 +115,7 @@ class DeviceFeed:
         if self.transfers is not None:
             batch = self.transfers.finish(transfer)
         if self._transform is not None:
-            transfer.is_touched = self.transfers is not None
+            transfer.is_touched = True
             batch = self._transform(batch, key)
         if self._fixed is not None:
             batch = self._fixed.deliver(batch)
@@ -118,6 +135,12 @@ class DeviceFeed:
     def transforms(self) -> bool:
         """Whether batches are transformed on the device."""
         return self._transform is not None
+
+
+def _cloned(part: Any) -> Any:
+    if isinstance(part, torch.Tensor):
+        return part.clone()
+    return part
 
 
 def _size_of(batch: Any) -> str:

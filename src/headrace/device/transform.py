@@ -30,7 +30,13 @@ class DeviceTransform:
         are."""
         with torch.no_grad():
             if key is None:
-                return self._function(batch)
+                return self._applied(batch)
             with seeded_globals(key, self._device):
                 begin_stream(key)
-                return self._function(batch)
+                return self._applied(batch)
+
+    def _applied(self, batch: Any) -> Any:
+        try:
+            return self._function(batch)
+        except StopIteration as error:
+            raise RuntimeError("device_transform raised StopIteration") from error  # else it would end the epoch

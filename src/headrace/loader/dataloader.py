@@ -353,6 +353,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
         is_fixed = self._session.tuner is None
         if is_fixed and isinstance(kept, LoaderIterator) and kept.record.replicas != self.num_workers:
             self._iterator = None  # the replicas of another run end with its epoch
+        if isinstance(kept, LoaderIterator) and not kept.executor.is_here:
+            self._iterator = None  # a forked child begins with workers of its own
 
         iterator = super().__iter__()
         if isinstance(iterator, LoaderIterator):

@@ -77,7 +77,7 @@ def feed_for(
         if asked.transform is None and not asked.fixed_addresses:
             return None
         return known or DeviceFeed(NoStreams(torch.device("cpu")), None, asked)
-    if known is not None and known.accelerator is accelerator:
+    if known is not None and known.serves(accelerator):
         return known  # its stream serves the loader for its whole life
 
     here = memory_here(memory)

@@ -7,6 +7,7 @@ import threading
 
 import torch
 
+from headrace.core.process import this_process
 from headrace.shared_memory.arena import InboundRegion
 from headrace.shared_memory.leases import tensor_over
 from headrace.shared_memory.memory import AnonymousBacking
@@ -31,9 +32,12 @@ class LockedMemory:
         self._pool = SlotPool(lambda slot: None)
         # One loader may be iterated in several threads.
         self._lock = threading.Lock()
+        self._process = this_process.current
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor that its user owns; the memory comes back by itself."""
+        if self._process is not this_process.current:
+            return torch.empty(shape, dtype=dtype)  # the slots are the parent's, which goes on writing them
         nbytes = math.prod(shape) * dtype.itemsize
         with self._lock:
             for slot in self._region.returned():

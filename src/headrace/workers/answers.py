@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.batches.index import Careful, plain_index, split
+from headrace.core.process import this_process
 from headrace.epoch.epoch import Epoch
 from headrace.telemetry.replay_bar import ReplayBar
 from headrace.workers.carrier import Carrier
@@ -14,6 +15,26 @@ from headrace.workers.tasks import Tasks
 
 REPORTS = ("replay", "begun")
 """What workers tell beside answers to tasks: how far a stream was run through again, and how replicas begin."""
+
+
+class OwningProcess:
+    """The process whose workers an executor has. A forked child gets a copy of the executor, and no workers."""
+
+    def __init__(self) -> None:
+        self._process = this_process.current
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the running process."""
+        return self._process is this_process.current
+
+    def check(self) -> None:
+        """Raises RuntimeError in a forked child: what it took from the workers, its parent would miss."""
+        if not self.is_here:
+            raise RuntimeError(
+                "this iterator is of the process that forked this one, and so are its workers; make a new one with "
+                "iter(loader)"
+            )
 
 
 class Reports:

@@ -67,6 +67,10 @@ class InlineExecutor:
         """None."""
         return []
 
+    @property
+    def is_here(self) -> bool:
+        return True
+
     def start(self, epoch: Epoch, dataset: object = None) -> None:
         """See `Executor.start`. dataset: a copy to make the batches from, in the place of the loader's own."""
         spec = epoch.spec

@@ -58,6 +58,10 @@ class Executor(Protocol):
     def workers(self) -> list[Any]:
         """The worker processes or threads, under which users of torch's iterator look for them."""
 
+    @property
+    def is_here(self) -> bool:
+        """Whether its workers are this process's, and not those of the one that forked it."""
+
     def start(self, epoch: Epoch) -> None:
         """Begins an epoch."""
 
@@ -68,7 +72,7 @@ class Executor(Protocol):
         """Has `begin` take the batches that come next, up to so many, as far as they are there; waits for none.
 
         `next_result` returns what it returned in their place. It may get a batch again that it has returned. It must
-        not raise.
+        not raise, but for a signal handler.
         """
 
     def is_at_end(self) -> bool:

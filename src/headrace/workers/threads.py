@@ -31,6 +31,7 @@ from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.answers import (
     REPORTS,
+    OwningProcess,
     Reports,
     deadline_after,
     give_again,
@@ -80,6 +81,7 @@ class ThreadExecutor:
         self.num_workers = spec.num_workers
         self._memory = memory
         self._generation = -1
+        self._owner = OwningProcess()
         self._waits_since = 0.0  # when the loop came here last
         self._drew = False  # whether the dataset draws from generators that threads share
         self._may_draw = False  # whether it, or the loop itself, drew while a batch was made
@@ -130,6 +132,10 @@ class ThreadExecutor:
         # It runs when the executor is dropped and when Python exits. It must not hold the executor itself.
         self._end = weakref.finalize(self, _stop, self._workers_here, self._threads)
         self._was_shut_down = False
+
+    @property
+    def is_here(self) -> bool:
+        return self._owner.is_here
 
     @property
     def workers(self) -> list[threading.Thread]:
@@ -309,6 +315,7 @@ class ThreadExecutor:
 
     def next_result(self) -> BatchResult:
         """See `Executor.next_result`. Raises `UsageError` if the dataset draws from generators that threads share."""
+        self._owner.check()
         self._waits_since = time.perf_counter()
         task, replica, result = self._dispatcher.next_delivery(self, self._scale.least)
         if self._drew:

@@ -258,6 +258,14 @@ def global_states_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        set_global_states(before)
-        vars(_current).clear()
-        vars(_current).update(ours)
+        try:
+            _put_back(before, ours)
+        except BaseException:
+            _put_back(before, ours)  # a signal handler has raised in the middle
+            raise
+
+
+def _put_back(states: GlobalStates, ours: dict[str, Any]) -> None:
+    set_global_states(states)
+    vars(_current).clear()
+    vars(_current).update(ours)

@@ -119,12 +119,17 @@ class AutoScaler:
         """The worker processes, seen from here."""
         return self._processes.pool
 
+    @property
+    def is_here(self) -> bool:
+        return self._processes.is_here
+
     def start(self, epoch: Epoch) -> None:
         self._epoch = epoch
         self._inline = None
         self._processes.start(epoch)
 
     def next_result(self) -> BatchResult:
+        self._processes.owner.check()
         now = time.perf_counter()
         if now >= self._look_due:
             self._tune(now)

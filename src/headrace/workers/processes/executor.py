@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headrace.epoch.epoch import Epoch
 from headrace.telemetry.recorder import Recorder
 from headrace.telemetry.timings import timings_of_worker
-from headrace.workers.answers import REPORTS, Reports, deadline_after, seconds_left, shortest
+from headrace.workers.answers import REPORTS, OwningProcess, Reports, deadline_after, seconds_left, shortest
 from headrace.workers.dispatch import Dispatcher
 from headrace.workers.dispatcher_choice import dispatcher_for
 from headrace.workers.processes.arrived import join_arrived, leased, prepared
@@ -42,6 +42,7 @@ class ProcessExecutor:
         self._starter = starter
         self._generation = -1
         self._pool: WorkerPool | None = None
+        self.owner = OwningProcess()
         self._end: weakref.finalize[Any, Any] | None = None
 
     @property
@@ -69,6 +70,10 @@ class ProcessExecutor:
         if self._pool is None:
             return []
         return [getattr(worker.process, "process", worker.process) for worker in self._pool.workers]
+
+    @property
+    def is_here(self) -> bool:
+        return self.owner.is_here
 
     def start(self, epoch: Epoch) -> None:
         self._epoch = epoch
@@ -213,6 +218,7 @@ class ProcessExecutor:
         return True
 
     def next_result(self) -> BatchResult:
+        self.owner.check()
         task, replica, result = self._dispatcher.next_delivery(self, self.scale.least)
         opening = time.perf_counter()
         payload, state, losses = result.opened(for_device=self.for_device)
