@@ -83,7 +83,9 @@ class TimeIsUp(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what the command line asks for. Returns the status of the process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.device", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--simulate", action="store_true", help="tiny sizes, on a simulated accelerator")
     parser.add_argument("--only", type=int, nargs="+", metavar="N", help="the numbers of experiments; otherwise all")

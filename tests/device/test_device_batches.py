@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import signal
 import threading
 import warnings
 import weakref
@@ -339,7 +341,7 @@ def test_wrong_arguments_are_told_at_once(arguments: dict[str, Any], text: str) 
 def test_a_device_that_is_not_there_is_an_error_where_others_are(
     device: str, accelerator: SimulatedAccelerator
 ) -> None:
-    with pytest.raises(UsageError, match=r"no such device(.|\n)*'cuda(:0)?', the accelerator"):
+    with pytest.raises(UsageError, match=r"no such device(.|\n)*'cuda(:0)?', on this machine"):
         iter(headrace.DataLoader(Images(), device=device))
 
 
@@ -416,3 +418,61 @@ def test_no_thread_is_started(accelerator: SimulatedAccelerator) -> None:
     loader = headrace.DataLoader(Images(), 8, num_workers=2, device="cuda")
     for _ in loader:
         assert threading.active_count() == before
+
+
+class TimeLimit(Exception):
+    """What a handler of the user's raises."""
+
+
+class Alarming(dict[str, Any]):
+    """A batch that is looked at when it is sent; the one with key 8 brings a signal once."""
+
+    rings_in = 0
+    """The process in which it does."""
+
+    def items(self) -> Any:
+        if Alarming.rings_in == os.getpid() and int(self["key"][0]) == 8:
+            Alarming.rings_in = 0
+            signal.raise_signal(signal.SIGUSR1)
+        return super().items()
+
+
+def alarming(samples: list[int]) -> Alarming:
+    return Alarming(key=torch.tensor(samples))
+
+
+def test_what_a_signal_handler_raises_while_a_batch_is_sent_ahead_reaches_the_loop(
+    accelerator: SimulatedAccelerator,
+) -> None:
+    def handler(number: int, frame: object) -> None:
+        raise TimeLimit
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    Alarming.rings_in = os.getpid()
+    try:
+        numbers: Any = list(range(16))
+        iterator = iter(headrace.DataLoader(numbers, 4, num_workers=1, collate_fn=alarming, device="cuda", ahead=3))
+        found: list[bytes] = []
+        raised = 0
+        while True:
+            try:
+                read(accelerator, dict(next(iterator)), found)
+            except StopIteration:
+                break
+            except TimeLimit:
+                raised += 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    accelerator.synchronize()
+    assert raised == 1
+    assert [int.from_bytes(one[:8], "little") for one in found] == [0, 4, 8, 12]
+
+
+@pytest.mark.parametrize("name", ["device", "ahead", "device_transform", "fixed_addresses"])
+def test_an_argument_that_would_have_no_effect_any_more_is_refused(name: str) -> None:
+    loader = headrace.DataLoader(Images(), device="cpu")
+    with pytest.raises(ValueError, match=f"{name} attribute should not be set after DataLoader is initialized"):
+        setattr(loader, name, None)
+    plain = headrace.DataLoader(Images())
+    setattr(plain, name, "of a subclass")
+    assert getattr(plain, name) == "of a subclass"

@@ -205,6 +205,43 @@ def test_without_an_accelerator_a_transform_runs_here(num_workers: int) -> None:
     assert len(addresses) == 1
 
 
+def test_a_stop_iteration_of_a_transform_does_not_end_the_epoch() -> None:
+    partners = iter([torch.ones(1)] * 2)
+    loader = headrace.DataLoader(Keys(12), 4, device="cpu", device_transform=lambda batch: batch + next(partners))
+    iterator = iter(loader)
+    assert [next(iterator)[0].item(), next(iterator)[0].item()] == [1.0, 5.0]
+    with pytest.raises(RuntimeError, match="device_transform raised StopIteration"):
+        next(iterator)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_change_in_place_that_is_interrupted_is_made_anew_from_the_batch_as_it_was(num_workers: int) -> None:
+    interrupts = iter([False, True, False, False])
+
+    def transform(batch: torch.Tensor) -> torch.Tensor:
+        batch.add_(100)
+        if next(interrupts):
+            raise KeyboardInterrupt
+        return batch
+
+    iterator = iter(headrace.DataLoader(Keys(12), 4, num_workers=num_workers, device="cpu", device_transform=transform))
+    assert next(iterator)[0].item() == 100
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert [batch[0].item() for batch in iterator] == [104, 108]
+
+
+def test_a_change_in_place_leaves_the_tensors_of_the_dataset_alone() -> None:
+    rows_kept = [torch.zeros(2), torch.ones(2)]
+    loader = headrace.DataLoader(
+        rows_kept,
+        batch_size=None,
+        device="cpu",
+        device_transform=lambda row: row.add_(1),  # type: ignore[arg-type]
+    )
+    assert [[row.tolist() for row in loader] for _ in range(2)] == [[[1.0, 1.0], [2.0, 2.0]]] * 2
+
+
 def test_what_a_transform_raises_takes_the_place_of_its_batch(accelerator: SimulatedAccelerator) -> None:
     def transform(batch: torch.Tensor) -> torch.Tensor:
         accelerator.synchronize()
@@ -250,7 +287,7 @@ def test_what_moves_itself_has_no_fixed_address(accelerator: SimulatedAccelerato
     loader = headrace.DataLoader(
         Keys(4), 4, device="cuda", fixed_addresses=True, collate_fn=lambda samples: [Graph(), torch.stack(samples)]
     )
-    with pytest.raises(UsageError, match="only tensors can have fixed addresses"):
+    with pytest.raises(UsageError, match="only plain tensors can have fixed addresses"):
         list(loader)
 
 

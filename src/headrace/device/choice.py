@@ -34,7 +34,7 @@ def accelerator_for(device: torch.device | None) -> Accelerator | None:
     if device is None:
         device = current
     if device.type != current.type:
-        raise no_such_device(device, f"'{current.type}', the accelerator of this machine")
+        raise no_such_device(device, f"'{current.type}', on this machine")
 
     index = cast("int | None", device.index)
     if index is None:
@@ -42,7 +42,7 @@ def accelerator_for(device: torch.device | None) -> Accelerator | None:
     count = torch.accelerator.device_count()
     if index >= count:
         names = " or ".join(f"'{current.type}:{number}'" for number in range(count))
-        raise no_such_device(device, f"{names}, the accelerators of this machine")
+        raise no_such_device(device, f"{names}, on this machine")
     if stand_in is not None:
         found: Accelerator = stand_in.devices[index]
         return found

@@ -83,6 +83,10 @@ class Options:
 T_co = TypeVar("T_co", covariant=True)
 
 
+ON_DEVICE = ("device", "ahead", "device_transform", "fixed_addresses")
+"""Arguments that say what becomes of batches on a device."""
+
+
 class AskedArguments(TorchDataLoader[T_co]):
     """Torch's loader with the arguments of ours as attributes, where frameworks look for them that build a loader anew.
 
@@ -101,6 +105,13 @@ class AskedArguments(TorchDataLoader[T_co]):
     device_transform: Callable[[Any], Any] | None = None
     fixed_addresses: bool = False
     _options = Options()
+
+    def __setattr__(self, attr: str, value: Any) -> None:
+        """Raises `ValueError`, as torch's loader does, for arguments that would have no effect any more."""
+        # A subclass of a loader without a device may have attributes of these names.
+        if self._options.on_device is not None and attr in ON_DEVICE:
+            raise ValueError(f"{attr} attribute should not be set after {type(self).__name__} is initialized")
+        super().__setattr__(attr, value)
 
 
 def is_map(dataset: object) -> bool:

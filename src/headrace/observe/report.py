@@ -29,7 +29,7 @@ def report(recording: Recording, diagnosis: Diagnosis) -> RenderableType:
     for number, finding in enumerate(diagnosis.findings, 1):
         parts += ["", *_finding(number, finding)]
 
-    stages = _stages(stats)
+    stages = _stages(stats, on_device=bool(recording.setting.device))
     if stages.row_count:
         parts += ["", stages]
 
@@ -64,14 +64,15 @@ def _gain(finding: Finding) -> str:
     return f"(about {gain - 1:.0%} faster)"
 
 
-def _stages(stats: LoaderStats) -> Table:
+def _stages(stats: LoaderStats, *, on_device: bool) -> Table:
     table = Table("a batch", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for name in ("mean", "p50", "p95", "longest", "all batches"):
         table.add_column(name, justify="right")
 
     for name, stage in stats.stages.items():
         if stage.seconds:
-            table.add_row(name, *map(seconds, (stage.mean, stage.p50, stage.p95, stage.max, stage.seconds)))
+            shown = "device" if name == "pin" and on_device else name
+            table.add_row(shown, *map(seconds, (stage.mean, stage.p50, stage.p95, stage.max, stage.seconds)))
 
     return table
 

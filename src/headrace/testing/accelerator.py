@@ -33,16 +33,16 @@ PACES = (1, 2, 2, 4)
 class SimulatedEvent:
     """A place in the work of some streams."""
 
-    def __init__(self, machine: _Machine, places: int) -> None:
-        """places: in how many streams it is recorded."""
+    def __init__(self, machine: _Machine, streams: list[SimulatedStream]) -> None:
+        """streams: in which it is recorded."""
         self._machine = machine
-        self.to_come = places
+        self.to_come = set(streams)
         self.over_at = math.nan
 
     def query(self) -> bool:
         """Tells whether all before it is done, after some time has passed. See `DeviceEvent.query`."""
         self._machine.let_time_pass()
-        return self.to_come == 0
+        return not self.to_come
 
     def synchronize(self) -> None:
         """Waits until all before it is done."""
@@ -75,7 +75,7 @@ class SimulatedStream:
 
     def is_ready(self) -> bool:
         """Tells whether there is work that waits for nothing."""
-        return bool(self.work) and (self.work[0][1] is None or self.work[0][1].to_come == 0)
+        return bool(self.work) and (self.work[0][1] is None or not self.work[0][1].to_come)
 
 
 class DeviceBlock(NamedTuple):
@@ -124,8 +124,11 @@ class _Machine(Driver):
             ready = [stream for stream in self.streams if stream.is_ready()]
             if not ready:
                 return False
-            piece, _ = self.chance.choice(ready).work.popleft()
+            stream = self.chance.choice(ready)
+            piece, _ = stream.work[0]
             piece()
+            # Behind it, since a signal handler may raise in the middle: then the piece is done once more.
+            stream.work.popleft()
         return True
 
     def block_of(self, address: int) -> DeviceBlock | None:
@@ -203,14 +206,17 @@ class SimulatedAccelerator:
 
         with machine.lock:
             streams = [*machine.streams] if stream is None else [stream]
-            event = SimulatedEvent(machine, len(streams))
+            event = SimulatedEvent(machine, streams)
 
-            def pass_by() -> None:
-                event.to_come -= 1
-                event.over_at = time.perf_counter()
+            def passing(one: SimulatedStream) -> Callable[[], None]:
+                def pass_by() -> None:
+                    event.over_at = time.perf_counter()
+                    event.to_come.discard(one)
+
+                return pass_by
 
             for one in streams:
-                one.work.append((pass_by, None))
+                one.work.append((passing(one), None))
         machine.let_time_pass()
         return event
 
@@ -236,17 +242,22 @@ class SimulatedAccelerator:
 
     def _freed(self, free: list[DeviceBlock], block: DeviceBlock, nbytes: int, borrowers: set[SimulatedStream]) -> None:
         """Memory was let go: it can be given out at once, or when the streams that borrowed it have come so far."""
-        left = len(borrowers)
+        left = set(borrowers)
 
         def give_back() -> None:
-            nonlocal left
-            left -= 1
-            if left <= 0:
-                self.allocated -= nbytes
-                free.append(block)
+            self.allocated -= nbytes
+            free.append(block)
+
+        def passing(one: SimulatedStream) -> Callable[[], None]:
+            def pass_by() -> None:
+                if left == {one}:
+                    give_back()
+                left.discard(one)
+
+            return pass_by
 
         for stream in borrowers:
-            stream.work.append((give_back, None))
+            stream.work.append((passing(stream), None))
         if not borrowers:
             give_back()
 
@@ -349,6 +360,10 @@ class SimulatedAccelerator:
         block = self.driver.block_of(tensor.data_ptr())
         if block is None:
             raise ValueError("the tensor does not lie on the device")
+        if not _is_dense(tensor):
+            raise ValueError(
+                "the tensor has gaps, so its bytes are not its numbers: look at the one that it is a part of"
+            )
         place = tensor.data_ptr() - block.address
         data, nbytes = block.data, tensor.nbytes
         self._current.ask(lambda: then(bytes(data[place : place + nbytes])))
@@ -382,6 +397,7 @@ class SimulatedAccelerator:
             "device_count": lambda: len(self.devices),
             "current_device_index": lambda: 0,
             "set_device_index": lambda index: None,
+            "current_stream": lambda *_: _NO_GRAPH,
         }.items():
             self._patches.enter_context(mock.patch.object(accelerator, name, value))
         for name, method in {"pin_memory": self._pinned, "is_pinned": self._is_pinned}.items():
@@ -395,6 +411,8 @@ class SimulatedAccelerator:
         """Returns a copy in memory of its own that is registered, or the tensor itself where it lies in such memory."""
         if self._is_pinned(tensor):
             return tensor
+        if tensor.layout is not torch.strided:
+            return tensor.clone()
         copy = tensor.clone(memory_format=torch.contiguous_format)
         if copy.nbytes:
             # Until the device has read it, torch keeps such memory as well. Here it stays.
@@ -403,7 +421,27 @@ class SimulatedAccelerator:
         return copy
 
     def _is_pinned(self, tensor: torch.Tensor, device: object = None) -> bool:
+        if tensor.layout is not torch.strided:
+            return False
         return tensor.nbytes > 0 and self.driver.is_registered(tensor.data_ptr(), tensor.nbytes)
+
+
+class _NoGraph:
+    """A stream of torch's, as far as its optimizers and compiler ask for it."""
+
+    device = torch.device("cpu")
+
+    def is_capturing(self) -> bool:
+        return False
+
+
+_NO_GRAPH = _NoGraph()
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Tells whether the numbers of a tensor lie side by side, in whatever order."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.numel() == 0 or last + 1 == tensor.numel()
 
 
 def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -48,7 +48,10 @@ class JpegLibrary(NamedTuple):
 def library_for(device: torch.device) -> JpegLibrary | None:
     """Returns what decodes JPEGs on a device; None, and a line in the log, where nothing does."""
     if device.type == "cpu":
-        say_on_cpu(device, "the module lies there; DataLoader(device_transform=) moves it, and so does .to(device)")
+        why = "the module lies there; DataLoader(device_transform=) moves it, and so does .to(device)"
+        if not torch.accelerator.is_available():
+            why = "there is no accelerator"
+        say_on_cpu(device, why)
         return None
     if device.type != "cuda":
         say_on_cpu(device, f"no library decodes JPEGs on a device of the type {device.type}")

@@ -163,7 +163,7 @@ def checked_size(value: int | tuple[int, int]) -> tuple[int, int]:
     else:
         pair = value
 
-    whole = isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(side, int) for side in pair)
+    whole = isinstance(pair, (tuple, list)) and len(pair) == 2 and all(type(side) is int for side in pair)
     if not whole or min(pair) < 1:
         raise UsageError.about("no size of an image", found=value, expected="pixels, or (height, width), from 1")
     return pair[0], pair[1]

@@ -286,7 +286,7 @@ def _delivery(case: Case) -> Iterator[Finding]:
         return
 
     if pinned > opened:
-        task = "pin"
+        task = "send or transform" if case.setting.device else "pin"
         advice = "Smaller batches in bytes: uint8, normalised on the device."
     else:
         task = "unpack"

@@ -270,8 +270,7 @@ class WorkerPool:
             return
 
         worker.retired = True
-        self.resources.selector.unregister(worker.process.sentinel)
-        self.resources.selector.unregister(worker.pipe)
+        self._ignore(worker)
         self.resources.say_stop(worker)
 
     def receive(self, timeout: float | None) -> Iterator[tuple[int, Result]]:
@@ -350,10 +349,16 @@ class WorkerPool:
         if worker.reaped:
             return
 
-        self.resources.selector.unregister(worker.process.sentinel)
-        self.resources.selector.unregister(worker.pipe)
+        self._ignore(worker)
         self._take_back(worker)
         self._dead.append(worker_id)
+
+    def _ignore(self, worker: WorkerHandle) -> None:
+        """Waits no more for what a worker says, nor for its end."""
+        # A signal handler may raise between the two: then the next call does the rest.
+        for watched in (worker.process.sentinel, worker.pipe):
+            with contextlib.suppress(KeyError):
+                self.resources.selector.unregister(watched)
 
     def _take_back(self, worker: WorkerHandle) -> None:
         """Waits for the end of a worker, kills it if that takes long, and takes back what it had."""
