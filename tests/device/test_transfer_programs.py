@@ -17,7 +17,7 @@ from headrace.shared_memory.writer_memory import BufferLayout
 from headrace.testing import SimulatedAccelerator
 from headrace.testing.accelerator import SimulatedStream
 from tests.device.programs import STEPS, Held, Worker
-from tests.device.test_arena_programs import DEVICES, THOUSANDS
+from tests.device.test_arena_programs import CHUNK, CHUNKS, DEVICES
 
 MOST = 500
 """Programs within which a mistake must be found."""
@@ -163,10 +163,10 @@ def test_batches_arrive_as_they_set_out(device: type[SimulatedAccelerator]) -> N
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("thousand", THOUSANDS)
+@pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("device", DEVICES)
-def test_batches_arrive_as_they_set_out_in_10_000_programs(device: type[SimulatedAccelerator], thousand: int) -> None:
-    for seed in range(1_000 * thousand, 1_000 * (thousand + 1)):
+def test_batches_arrive_as_they_set_out_in_10_000_programs(device: type[SimulatedAccelerator], chunk: int) -> None:
+    for seed in range(CHUNK * chunk, CHUNK * (chunk + 1)):
         assert Program(seed, device(seed)).run() == [], f"program {seed}"
 
 
