@@ -164,7 +164,7 @@ def test_what_is_read_is_on_the_page_and_no_secret_is(twice: Make, faulty_server
     local = headrace.DataLoader(data.local, batch_size=4)
     assert len(list(local)) == 23
     shown = page("train.py", 1.0, [local.recording], [local.diagnose()], {})
-    assert "network" not in str(local.report())
+    assert "network: " not in str(local.report())
     assert "Over the network" not in shown
 
 
