@@ -137,7 +137,8 @@ def test_descriptors_and_memory_are_flat_over_fifty_epochs(persistent: bool) -> 
         figures.append((descriptors(), own_memory()))
     files, memory = zip(*figures, strict=True)
     assert set(files[5:]) == {files[5]}
-    assert max(memory[25:]) <= max(memory[5:25]) + (4 << 20)
+    # Steps of 2 and 4 MB come once each, in whichever epoch; over 300 epochs no more than 12 MB came.
+    assert max(memory[25:]) <= max(memory[5:25]) + (8 << 20)
     assert shared_memory(loader) < 40 << 20
 
 
