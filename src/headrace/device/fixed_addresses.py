@@ -9,6 +9,7 @@ import torch
 from headrace.core.accelerator import Accelerator
 from headrace.core.errors import UsageError
 from headrace.device.containers import changed
+from headrace.device.layout import bytes_in
 
 
 class FixedAddresses:
@@ -45,7 +46,7 @@ class FixedAddresses:
         with torch.no_grad():
             for target, source in zip(self._fixed, tensors, strict=True):
                 if target.numel():
-                    self._accelerator.copy(_bytes_in(target), _bytes_in(_laid_out_as(target, source)), stream)
+                    self._accelerator.copy(bytes_in(target), bytes_in(_laid_out_as(target, source)), stream)
         places = iter(self._fixed)
         return changed(batch, lambda part: next(places))
 
@@ -81,10 +82,3 @@ def _checked(part: Any) -> torch.Tensor:
         expected="strided tensors in containers",
         cure="have collate_fn return the tensors that the graph reads",
     )
-
-
-def _bytes_in(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the memory of a tensor without gaps, uint8 [bytes]."""
-    start = tensor.storage_offset() * tensor.element_size()
-    memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return memory.set_(tensor.untyped_storage(), start, (tensor.nbytes,), (1,))

@@ -200,7 +200,7 @@ class HostLayout:
         offset = 0
         for number in loose:
             nbytes = parts[number].nbytes
-            staged[offset : offset + nbytes].copy_(_bytes_of(tensors[number]))
+            staged[offset : offset + nbytes].copy_(bytes_in(tensors[number]))
             places[number] = place + offset
             offset += aligned(nbytes)
         return HostSpan(staged.data_ptr(), staged.data_ptr() + size, place, staged)
@@ -229,9 +229,11 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d)
 
 
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+def bytes_in(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the memory of a tensor without gaps, uint8 [bytes]."""
-    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+    start = tensor.storage_offset() * tensor.element_size()
+    memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return memory.set_(tensor.untyped_storage(), start, (tensor.nbytes,), (1,))
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
