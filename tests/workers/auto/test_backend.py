@@ -167,7 +167,7 @@ def test_the_choice_follows_from_the_samples(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # On a busy machine threads are chosen less often: what they wait for a core counts. Here it does not.
+    # On a busy machine threads are chosen less often: what they wait for a core counts. It seldom does here.
     monkeypatch.setattr("headrace.workers.auto.backend.SCALES", 1.3)
     caplog.set_level(logging.INFO, "headrace")
     loader = headrace.DataLoader(dataset, num_workers=2, backend="auto", **{"batch_size": 8, **options})
@@ -206,11 +206,23 @@ def test_small_batches_are_made_here_however_busy_the_machine_is(busy: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("seconds", "digests", "backend"),
-    [(1.01, [7, 7], "thread"), (1.04, [7, 7], "thread"), (1.07, [7, 7], "process"), (1.01, [7, 8], "process")],
+    ("alone", "both", "backend"),
+    [
+        # One second of computing: both at once, nearly at once, in turn on a busy machine, and with other samples.
+        (Run(1.0, 1.0, 0.0, [7]), Run(1.01, 2.0, 0.0, [7, 7]), "thread"),
+        (Run(1.0, 1.0, 0.0, [7]), Run(1.04, 2.0, 0.0, [7, 7]), "thread"),
+        (Run(1.0, 1.0, 0.0, [7]), Run(1.07, 2.0, 0.0, [7, 7]), "process"),
+        (Run(1.0, 1.0, 0.0, [7]), Run(4.0, 2.0, 6.0, [7, 7]), "process"),
+        (Run(1.0, 1.0, 0.0, [7]), Run(1.01, 2.0, 0.0, [7, 8]), "process"),
+        # The machine was slow while one thread worked alone: that makes two threads in turn no better.
+        (Run(1.8, 1.8, 0.0, [7]), Run(2.0, 2.0, 2.0, [7, 7]), "process"),
+        # Half a second of waiting for data, half of computing: at once, and computing in turn.
+        (Run(1.0, 0.5, 0.5, [7]), Run(1.02, 1.0, 1.0, [7, 7]), "thread"),
+        (Run(1.0, 0.5, 0.5, [7]), Run(1.5, 1.0, 2.0, [7, 7]), "process"),
+    ],
 )
-def test_threads_are_chosen_if_they_gain_and_agree(seconds: float, digests: list[int], backend: str) -> None:
-    assert judged(Run(1.0, [7]), Run(seconds, digests)).backend == backend
+def test_threads_are_chosen_if_they_gain_and_agree(alone: Run, both: Run, backend: str) -> None:
+    assert judged(alone, both).backend == backend
 
 
 def test_with_a_timeout_there_are_workers() -> None:

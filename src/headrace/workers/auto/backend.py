@@ -14,6 +14,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -151,8 +153,7 @@ def _measured(loader: TorchDataLoader[Any], spec: LoaderSpec) -> BackendChoice:
                 return choice
         if draws:
             return BackendChoice("process", "samples draw from the global random generators, which threads share")
-        alone = trial.run(1)
-        both = trial.run(2)
+        alone, both = trial.runs()
     except Exception as error:  # noqa: BLE001 - the epoch itself will raise it, with its place
         return BackendChoice("process", f"the first samples raise {type(error).__name__}")
 
@@ -196,7 +197,7 @@ def _without_workers(spec: LoaderSpec, batches: list[Any]) -> BackendChoice | No
 
 def judged(alone: Run, both: Run) -> BackendChoice:
     """Chooses between threads and processes by what one thread and two at once made of the same samples."""
-    gain = 2 * alone.seconds / both.seconds
+    gain = _gain(alone, both)
     if both.digests != alone.digests * 2:
         return BackendChoice("process", "samples come out differently when two threads load them")
     if gain < SCALES:
@@ -205,15 +206,24 @@ def judged(alone: Run, both: Run) -> BackendChoice:
 
 
 class Run(NamedTuple):
-    """How long it took to make the same samples in one thread or more, and what each of them got.
+    """How the same samples were made in one thread or more, and what each of the threads got.
 
-    One thread: without the time in which it had no core to run on, which says nothing of the samples. Of two threads
-    nobody knows whether one of them could have gone on meanwhile, so theirs is all of it: on a busy machine, threads
-    are chosen less often, and never for work that they cannot do at once.
+    seconds: that passed. computed: seconds of CPU time, of all threads together. waited: seconds in which a thread
+    neither computed nor waited for a core; of one thread alone these are its samples' own, such as for a disk.
+
+    Two threads do twice as much if they compute and wait at once: their CPU time and the waits of their samples then
+    fill two times what passes. Threads that take turns, such as for the interpreter's lock, fill it once, however busy
+    the machine is and however fast it runs at the moment.
     """
 
     seconds: float
+    computed: float
+    waited: float
     digests: list[int]
+
+
+def _gain(alone: Run, both: Run) -> float:
+    return (both.computed + 2 * alone.waited) / both.seconds
 
 
 class _Trial:
@@ -247,31 +257,40 @@ class _Trial:
         streams.pause()
         return streams.drawn
 
-    def run(self, count: int) -> Run:
-        """Loads the samples in so many threads at once; the quickest of a few times."""
-        runs: list[Run] = []
-        ends = time.perf_counter() + TRIAL
-        while not runs or (len(runs) < TIMES and time.perf_counter() < ends):
-            runs.append(self._run_once(count))
-        return min(runs, key=lambda run: run.seconds)
+    def runs(self) -> tuple[Run, Run]:
+        """Loads the samples in one thread, and in two at once; returns the run of each that was disturbed least."""
+        alone = list[Run]()
+        both = list[Run]()
+        ends = time.perf_counter() + 2 * TRIAL
+        while not both or (len(both) < TIMES and time.perf_counter() < ends):
+            alone.append(self._run_once(1))
+            both.append(self._run_once(2))
+        least = min(alone, key=attrgetter("waited"))
+        return least, max(both, key=partial(_gain, least))
 
     def _run_once(self, count: int) -> Run:
         digests = list[int]()
         failures = list[Exception]()
         times = list[float]()
-        queued = list[float]()
+        computed = list[float]()
+        waited = list[float]()
         fetchers = [self._fetcher(SampleStreams(0, seed_globals=False)) for _ in range(count)]
         together = threading.Barrier(count)
 
         def load(fetch: Callable[[list[int]], Any]) -> None:
             compute_with_one_thread()
             together.wait()
-            before = queued_seconds()
-            times.append(time.perf_counter())
+            queued = -queued_seconds()
+            began = time.perf_counter()
+            began_cpu = time.thread_time()
             try:
                 samples = fetch(self.keys)
-                times.append(time.perf_counter())
-                queued.append(queued_seconds() - before)
+                cpu = time.thread_time() - began_cpu
+                ended = time.perf_counter()
+                queued += queued_seconds()
+                times.extend((began, ended))
+                computed.append(cpu)
+                waited.append(max(ended - began - cpu - queued, 0))
                 digests.append(extend_digest(0, samples))
             except Exception as error:  # noqa: BLE001 - raised again below
                 failures.append(error)
@@ -286,10 +305,7 @@ class _Trial:
         for failure in failures:
             raise failure
 
-        passed = max(times) - min(times)
-        if count == 1:
-            passed -= min(queued[0], 0.9 * passed)
-        return Run(passed, digests)
+        return Run(max(times) - min(times), sum(computed), sum(waited), digests)
 
     def _fetch(self, keys: list[int]) -> Any:
         return self._fetcher(None)(keys)
