@@ -476,3 +476,13 @@ def test_an_argument_that_would_have_no_effect_any_more_is_refused(name: str) ->
     plain = headrace.DataLoader(Images())
     setattr(plain, name, "of a subclass")
     assert getattr(plain, name) == "of a subclass"
+
+
+def test_a_wrapper_that_takes_over_all_attributes_may_have_a_device_of_its_own() -> None:
+    class Wrapper(headrace.DataLoader[Any]):
+        def __init__(self, loader: headrace.DataLoader[Any]) -> None:
+            vars(self).update(vars(loader))
+            self.device = torch.device("meta")
+
+    wrapper = Wrapper(headrace.DataLoader(Images(), device="cpu"))
+    assert wrapper.device == torch.device("meta")

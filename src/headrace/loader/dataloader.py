@@ -210,7 +210,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
     def _keep(self, options: Options, **arguments: Any) -> None:
         """Keeps arguments as attributes of their names, where frameworks look for them that build a loader anew."""
-        vars(self).update(arguments, _options=options)
+        vars(self).update(arguments, _options=options, _given_to=id(self))
 
     def _begin_session(self, dataset: object) -> LoaderSession:
         label = label_for(self, dataset)

@@ -105,11 +105,14 @@ class AskedArguments(TorchDataLoader[T_co]):
     device_transform: Callable[[Any], Any] | None = None
     fixed_addresses: bool = False
     _options = Options()
+    _given_to: int | None = None
+    """The `id` of the loader that the options were given to. Ray Train wraps a loader in one of its own class, which
+    takes over all attributes of the first one, and has a device of its own."""
 
     def __setattr__(self, attr: str, value: Any) -> None:
         """Raises `ValueError`, as torch's loader does, for arguments that would have no effect any more."""
         # A subclass of a loader without a device may have attributes of these names.
-        if self._options.on_device is not None and attr in ON_DEVICE:
+        if attr in ON_DEVICE and self._options.on_device is not None and self._given_to == id(self):
             raise ValueError(f"{attr} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(attr, value)
 
