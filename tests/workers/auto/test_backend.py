@@ -167,7 +167,7 @@ def test_the_choice_follows_from_the_samples(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # On a busy machine threads are chosen less often: what they wait for a core counts. It seldom does here.
+    # On a busy machine threads are chosen less often, since what they wait for a core counts: less must do here.
     monkeypatch.setattr("headrace.workers.auto.backend.SCALES", 1.3)
     caplog.set_level(logging.INFO, "headrace")
     loader = headrace.DataLoader(dataset, num_workers=2, backend="auto", **{"batch_size": 8, **options})

@@ -280,14 +280,14 @@ class _Trial:
         def load(fetch: Callable[[list[int]], Any]) -> None:
             compute_with_one_thread()
             together.wait()
-            queued = -queued_seconds()
+            queued_before = queued_seconds()
             began = time.perf_counter()
             began_cpu = time.thread_time()
             try:
                 samples = fetch(self.keys)
                 cpu = time.thread_time() - began_cpu
                 ended = time.perf_counter()
-                queued += queued_seconds()
+                queued = queued_seconds() - queued_before
                 times.extend((began, ended))
                 computed.append(cpu)
                 waited.append(max(ended - began - cpu - queued, 0))
