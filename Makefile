@@ -26,7 +26,7 @@ LOWEST_STAMP := $(LOWEST)/.installed
 CLIENTS := .venv-clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
 
-.PHONY: help demo test test-part test-all test-clients test-touched-clients test-matrix test-lowest test-trixie stress check check-part lint types contracts bench tables clean install
+.PHONY: help demo docs test test-part test-all test-clients test-touched-clients test-matrix test-lowest test-trixie stress check check-part lint types contracts bench tables clean install
 
 # The first target, so that `make` alone prints it. A command is listed by the words behind its `##`.
 help:
@@ -147,11 +147,14 @@ contracts: $(STAMP)  ## which module may import which, and the rules of the hous
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q tests/house
 
-bench: $(STAMP)  ## all tables of docs/benchmarks.md anew; an hour and a half
+bench: $(STAMP)  ## all tables of docs/benchmarks/figures.md anew; an hour and a half
 	@$(BIN)/python -m benchmarks page --all
 
 tables: $(STAMP)  ## lists the benchmarks; TABLES="order tar" measures these tables anew
 	@$(BIN)/python -m benchmarks $(if $(TABLES),page $(TABLES))
 
+docs: $(STAMP)  ## the docs site of this version, into site/; half a minute
+	@$(BIN)/python -m website
+
 clean:  ## removes the environments and what tools have left
-	rm -rf $(VENV) $(CLIENTS) .venv-matrix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo
+	rm -rf $(VENV) $(CLIENTS) .venv-matrix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo site

@@ -1,7 +1,7 @@
 """Measures loaders beside each other.
 
 python -m benchmarks NAME [--quick] [--json FILE]    measures and prints; NAME --help: its other options
-python -m benchmarks page NAME ...                   also keeps the figures and writes docs/benchmarks.md anew
+python -m benchmarks page NAME ...                   also keeps the figures and writes docs/benchmarks/figures.md anew
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from benchmarks.harness.table import Table
 
 
 class Benchmark(NamedTuple):
-    """One command, and one section of docs/benchmarks.md if it has markers there."""
+    """One command, and one section of docs/benchmarks/figures.md if it has markers there."""
 
     place: str
     """`module:function` in this package. The function's parameters are the options of the command."""

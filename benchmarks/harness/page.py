@@ -1,4 +1,4 @@
-"""The page docs/benchmarks.md: each benchmark's figures, section and picture, made anew by one command.
+"""The page docs/benchmarks/figures.md: each benchmark's figures, section and picture, made anew by one command.
 
     python -m benchmarks page transport tar         measures these; --all: all that have a section
     python -m benchmarks page --all --render-only   text and pictures from the figures that are there, nothing is run
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -44,13 +45,19 @@ class Places:
         """The picture of a benchmark."""
         return self.images / f"bench-{name}.svg"
 
+    def link(self, name: str) -> str:
+        """The address of a benchmark's picture, as seen from the page."""
+        return os.path.relpath(self.picture(name), self.page.parent)
+
     def names(self) -> list[str]:
         """Returns the benchmarks that have a section, in the order in which they are measured."""
         on_page = sections.names_in(self.page.read_text())
         return [name for name in BENCHMARKS if name in on_page]
 
 
-IN_PLACE = Places(ROOT / "benchmarks" / "results", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "images")
+IN_PLACE = Places(
+    ROOT / "benchmarks" / "results", ROOT / "docs" / "benchmarks" / "figures.md", ROOT / "docs" / "images"
+)
 
 
 def beside(folder: Path) -> Places:
@@ -74,7 +81,7 @@ def render(name: str, places: Places) -> bool:
         return False
     result, picture = json.loads(path.read_text()), places.picture(name)
     drawn = pictures.draw(result, picture)
-    link = str(picture.relative_to(places.page.parent)) if drawn else None
+    link = places.link(name) if drawn else None
     sections.put(places.page, name, sections.section(result, link))
     return True
 

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks.md that are made from results: what stands between two markers."""
+"""The sections of docs/benchmarks/figures.md that are made from results: what stands between two markers."""
 
 from __future__ import annotations
 

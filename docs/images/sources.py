@@ -1,4 +1,4 @@
-"""The picture of docs/sources.md: a log in spans, the journal, the I/O process, workers, and what a state holds.
+"""The picture of docs/howto/sources.md: a log in spans, the journal, the I/O process, workers, and what a state holds.
 
     python docs/images/sources.py        # writes docs/images/sources.svg
 

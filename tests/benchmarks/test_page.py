@@ -140,6 +140,6 @@ def test_the_page_says_what_the_figures_say() -> None:
     text = PAGE.read_text()
     for path in sorted(page.IN_PLACE.results.glob("*.json")):
         result, picture = json.loads(path.read_text()), page.IN_PLACE.picture(path.stem)
-        link = f"images/{picture.name}" if picture.exists() else None
+        link = page.IN_PLACE.link(path.stem) if picture.exists() else None
         assert sections.replaced(text, path.stem, sections.section(result, link)) == text
         assert not result["quick"]

@@ -7,13 +7,13 @@ from pathlib import Path
 import headrace
 from headrace.core import errors
 
-FAULTS = Path(__file__).parents[2] / "docs" / "faults.md"
+ERRORS = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
 
 def test_every_error_is_public_and_documented() -> None:
     classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, Exception)]
     assert len(classes) > 10
-    documented = FAULTS.read_text()
+    documented = ERRORS.read_text()
     for one in classes:
         assert getattr(headrace.errors, one.__name__) is one
         assert issubclass(one, headrace.errors.HeadraceError)

@@ -7,35 +7,42 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n+```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 NOT_RUN = re.compile(r"<!-- not run: (?P<reason>.+) -->")
+FILE = re.compile(r"<!-- file: (?P<name>\S+) -->")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of Python; `reason` says why it is not run, in the page itself."""
+    """A block of Python. The page itself says why it is not run, or as which file the other blocks find it."""
 
+    page: Path
     line: int
     code: str
     reason: str | None
+    file: str | None
+
+    @property
+    def name(self) -> str:
+        """Where the block is, in words."""
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    def program(self) -> str:
+        """Returns the block on the lines that it has in the page, so that a traceback names them."""
+        return "\n" * (self.line - 1) + self.code
 
 
 def blocks_of(page: Path) -> list[Block]:
+    """Returns all blocks of a page, in its order."""
     text = page.read_text()
     found = []
     for match in BLOCK.finditer("\n" + text):
         reason = NOT_RUN.search(match["before"])
+        file = FILE.search(match["before"])
         line = text.count("\n", 0, max(match.start("code") - 1, 0)) + 1
-        found.append(Block(line, match["code"], reason["reason"] if reason else None))
+        found.append(
+            Block(page, line, match["code"], reason["reason"] if reason else None, file["name"] if file else None)
+        )
     return found
-
-
-def program_of(page: Path) -> str:
-    """All blocks of a page that are run, one after the other, on the lines that they have in the page."""
-    lines = [""] * len(page.read_text().splitlines())
-    for block in blocks_of(page):
-        if block.reason is None:
-            code = block.code.splitlines()
-            lines[block.line - 1 : block.line - 1 + len(code)] = code
-    return "\n".join(lines) + "\n"

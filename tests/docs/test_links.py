@@ -39,6 +39,16 @@ def test_links_of_a_page_lead_to_files_and_headings_that_exist(page: Path) -> No
     assert broken == []
 
 
+def test_pages_that_the_code_names_exist() -> None:
+    """In help texts, error messages and docstrings."""
+    missing = []
+    for folder in ("src", "benchmarks", "examples", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            named = set(re.findall(r"docs/[\w/-]+\.md", path.read_text()))
+            missing += [(path.name, name) for name in sorted(named) if not (ROOT / name).exists()]
+    assert missing == []
+
+
 def test_the_page_of_the_package_has_no_relative_link() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hook = settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]

@@ -1,6 +1,6 @@
 """Programs that read sources that never end, each run twice: the second run goes on behind the first.
 
-They are the examples, and the first block of docs/sources.md.
+They are the examples, and the first block of docs/howto/sources.md.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_sql(shared_postgres, tmp_path):
 
 
 def test_the_first_block_of_the_page(shared_kafka, tmp_path):
-    (block,) = [block for block in blocks_of(ROOT / "docs" / "sources.md") if block.reason is not None]
+    (block,) = [block for block in blocks_of(ROOT / "docs" / "howto" / "sources.md") if block.reason is not None]
     code = block.code.replace("localhost:9092/points", f"{shared_kafka.address}/page-points")
     (tmp_path / "page.py").write_text(code.replace("batches_per_epoch=100", "batches_per_epoch=2"))
     shared_kafka.make_topic("page-points", 2)

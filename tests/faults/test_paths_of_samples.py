@@ -1,4 +1,4 @@
-"""How a dataset of a user's own tells the path of a bad sample: as `docs/faults.md` says."""
+"""How a dataset of a user's own tells the path of a bad sample: as `docs/howto/faults.md` says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset
 import headrace
 from headrace import DataLoader, load_quarantine
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "faults.md"
 
 
 class Listed(Dataset[int]):

@@ -56,9 +56,15 @@ class Page:
                 return answer["result"]
             self.events.append(answer)
 
-    def wait_for(self, event: str) -> None:
-        """Returns when an event has come since the last opening."""
-        while not any(one.get("method") == event for one in self.events):
+    def wait_for(self, event: str, address: str = "") -> None:
+        """Returns when an event has come since the last opening; address: how that of its frame begins."""
+
+        def came(one: dict[str, Any]) -> bool:
+            if one.get("method") != event:
+                return False
+            return not address or one["params"]["frame"]["url"].startswith(address)
+
+        while not any(map(came, self.events)):
             self.events.append(self._next())
 
     def _next(self) -> Any:
@@ -71,18 +77,29 @@ class Page:
         return json.loads(message)
 
     def open(
-        self, path: Path, width: int, height: int = 900, *, dark: bool = False, touch: bool = False, still: bool = False
+        self,
+        path: Path | str,
+        width: int,
+        height: int = 900,
+        *,
+        dark: bool = False,
+        touch: bool = False,
+        still: bool = False,
     ) -> None:
-        """Shows a file at a size of the window; still: nothing is drawn by scripts, which is not waited for."""
+        """Shows a file, or an address, in a window of this size; still: nothing is drawn by scripts."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2, mobile=touch)
         self.call("Emulation.setTouchEmulationEnabled", enabled=touch, maxTouchPoints=2)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.prefer(dark)
         self.events.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=path.as_uri() if isinstance(path, Path) else path)
         self.wait_for("Page.loadEventFired")
         if not still:
             self.settle()
+
+    def prefer(self, dark: bool) -> None:
+        """Tells pages which colours the system asks for."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def settle(self) -> None:
         """Returns when what was asked for has been drawn."""
@@ -101,6 +118,7 @@ class Page:
             json.dumps(one["params"])
             for one in self.events
             if one.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")
+            or (one.get("method") == "Runtime.consoleAPICalled" and one["params"]["type"] == "error")
         ]
         asked = [
             one["params"]["request"]["url"] for one in self.events if one.get("method") == "Network.requestWillBeSent"

@@ -38,7 +38,7 @@ BUDGET = 32 * MB
 SPAN = 8 * MB
 
 AHEAD = {"kafka": 32 * MB, "redis": 16 * MB, "rabbitmq": 64 * MB, "tcp": 0}
-"""What is kept beside the budget, as docs/sources.md has it."""
+"""What is kept beside the budget, as docs/howto/sources.md has it."""
 
 SLACK = 64 * MB
 """For two spans at a time that are being made, and what allocators keep: together much less than what is written."""

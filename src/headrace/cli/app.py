@@ -236,7 +236,7 @@ def demo(
 @app.command(
     epilog="Examples: headrace pack photos/ photos-arrow --resize 256 --workers 4, "
     "headrace pack photos/ s3://bucket/photos, headrace pack postgresql://user@host/db out/ --table samples --key id. "
-    f"{CREDENTIALS} Passwords of databases: PGPASSWORD or ~/.pgpass (docs/sql.md)."
+    f"{CREDENTIALS} Passwords of databases: PGPASSWORD or ~/.pgpass (docs/howto/sql.md)."
 )
 def pack(
     source: Annotated[

@@ -74,7 +74,9 @@ PackedOn = Annotated[
         "folders: that of RAY_ADDRESS, or the one that this machine belongs to (ray start), or a new one here.",
     ),
 ]
-CREDENTIALS = "Credentials of URLs come from the environment (AWS_*, GOOGLE_*, AZURE_*); docs/storage.md lists them."
+CREDENTIALS = (
+    "Credentials of URLs come from the environment (AWS_*, GOOGLE_*, AZURE_*); docs/howto/credentials.md lists them."
+)
 """Stands below the help of commands that take URLs."""
 
 

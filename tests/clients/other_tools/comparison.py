@@ -178,7 +178,7 @@ def _shown(value: Any) -> str:
 
 
 def same(ours: Any, theirs: Any, unit: str = "us") -> bool:
-    """Compares a value of a sample with what another library reads, by the rules of docs/formats.md."""
+    """Compares a value of a sample with what another library reads, by the rules of docs/howto/formats.md."""
     if theirs is None:
         # An empty place among numbers of floating point is not a number, as in pandas.
         return isinstance(ours, (float, np.floating)) and math.isnan(ours)

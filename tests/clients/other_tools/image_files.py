@@ -1,6 +1,6 @@
 """Images of every mode that Pillow, OpenCV, tifffile and ImageMagick write. Pillow reads them back.
 
-docs/images.md has the rules: RGB, of 16 bits the upper 8, and no turning by EXIF but what Pillow itself does.
+docs/howto/images.md has the rules: RGB, of 16 bits the upper 8, and no turning by EXIF but what Pillow itself does.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def tifffile_images(folder: Path) -> Iterator[Written]:
     arrays["three colours"] = colours()
     arrays["three colours of 16 bits"] = colours().astype("u2") << 8
     arrays["truth values"] = grey > 128
-    # Pillow reads neither of these as it should: the upper 8 bits, by docs/images.md.
+    # Pillow reads neither of these as it should: the upper 8 bits, by docs/howto/images.md.
     known = {"u2": np.stack([(arrays["u2"] >> 8).astype("u1")] * 3, -1), "three colours of 16 bits": colours()}
     for kind, array in arrays.items():
         for order in "<>":

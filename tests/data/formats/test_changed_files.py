@@ -31,7 +31,7 @@ def beside(path: Path) -> Path:
 
 
 def replace(path: Path, new: Path) -> None:
-    """Puts other data in place by renaming, as docs/formats.md asks for."""
+    """Puts other data in place by renaming, as docs/howto/formats.md asks for."""
     if path.is_dir():
         path.rename(path.with_name("away"))
     for made, target in ((new, path), (beside(new), beside(path))):

@@ -67,9 +67,9 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     trust: also read what could run code when it is opened.
     report: called with (samples done, samples in all).
     source_options, target_options: of the stores that URLs name, such as credentials, where they are not in the
-        environment; see docs/storage.md.
+        environment; see docs/howto/credentials.md.
     on: `"local"`, or `"ray"`: tasks of a Ray cluster make the pieces, `workers` at a time (0: one for each CPU).
-        All machines see source and target at the same paths; see docs/pack.md. A log is packed on this machine.
+        All machines see source and target at the same paths; see docs/howto/pack.md. A log is packed on this machine.
     query, table, key: of a database, as in `headrace.open`. A row that is deleted meanwhile is an error.
 
     If an earlier run with the same source and options was interrupted, goes on where it was. Raises `FormatError`,

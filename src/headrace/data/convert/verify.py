@@ -41,7 +41,7 @@ def verify(
     uri: a path of this machine, or a URL. Objects that a manifest lists are read once, and compared with their lengths
         and checksums: what is as it was written is not decoded again. Without a manifest, all samples are read.
     report: called with (samples done, samples in all).
-    options: of the store that a URL names; see docs/storage.md.
+    options: of the store that a URL names; see docs/howto/credentials.md.
     """
     if not isinstance(trust, bool):
         raise wrong_argument("trust", trust, "True or False", place="headrace.verify")

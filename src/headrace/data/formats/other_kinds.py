@@ -146,7 +146,7 @@ def refusal_of_kind(place: str, kind: Kind) -> FormatError:
     """Returns the error for data of a kind that is not read."""
     what = "data of this kind are not read"
     cure = f"{kind.cure}; to open the files as they lie, name the format: open(..., format=...)"
-    return FormatError.about(what, place=place, found=kind.title, expected="a form of docs/formats.md", cure=cure)
+    return FormatError.about(what, place=place, found=kind.title, expected="a form of docs/howto/formats.md", cure=cure)
 
 
 def is_iceberg(path: str) -> bool:

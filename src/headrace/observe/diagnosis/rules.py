@@ -316,7 +316,7 @@ def _threads(case: Case) -> Iterator[Finding]:
             "transport",
             f"Workers wait for {work.parts['read']:.0%} of their time, and handing batches over takes the loop "
             f"{1 - 1 / gain:.0%} of its time.",
-            "backend='thread', if the dataset stands several threads at once: see docs/workers.md.",
+            "backend='thread', if the dataset stands several threads at once: see docs/howto/workers.md.",
             gain,
             {"backend": "thread"},
             case.interval(Without(send=1.0, open=1.0)),

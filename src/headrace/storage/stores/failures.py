@@ -339,9 +339,9 @@ def _no_permission(request: RequestName, answer: ErrorText) -> StorageError:
     if request.source == SIGNATURE:
         cure = "sign it anew, for this object and the method GET: a signature holds for one object, and for a time"
     elif request.source.startswith("none") and request.doing == WRITING:
-        cure = "give credentials that may write there, as docs/storage.md tells"
+        cure = "give credentials that may write there, as docs/howto/credentials.md tells"
     elif request.source.startswith("none"):
-        cure = "give credentials, as docs/storage.md tells: the object is not public"
+        cure = "give credentials, as docs/howto/credentials.md tells: the object is not public"
 
     return RefusedError.about(
         request.doing,

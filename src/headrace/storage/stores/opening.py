@@ -18,8 +18,8 @@ from headrace.storage.stores.objects import Store, StoreConfig, store_config
 def open_store(location: Location, options: Mapping[str, object] | None = None) -> Store:
     """Returns the store that holds a location; no request is made.
 
-    options: credentials, endpoint and limits, as `docs/storage.md` lists them. What is not given is looked for in the
-    environment, as the store's own tools do.
+    options: credentials, endpoint and limits, as `docs/howto/credentials.md` lists them. What is not given is looked
+    for in the environment, as the store's own tools do.
 
     Raises `UsageError` for an unknown option, `MissingExtraError` where a library is missing, and `StorageError` in a
     process that was forked from one that had used a store: threads of the client do not live on there.

@@ -45,7 +45,7 @@ def options_for(source: object, options: object, place: str = "headrace.open", n
     source: a path, a URL, or a list of these. place, name: of the function and its argument, for the error. Raises
     `UsageError` for options that are no mapping from names, and for those of data that lie in no store.
     """
-    expected = "a dict from names to values, such as {'region': 'eu-west-3'}; docs/storage.md lists them"
+    expected = "a dict from names to values, such as {'region': 'eu-west-3'}; docs/howto/credentials.md lists them"
     if not isinstance(options, Mapping | None):
         # What was given may be a key or a password.
         found = f"a {type(options).__name__}"

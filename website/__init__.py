@@ -1,0 +1,1 @@
+"""Builds the docs site from docs/, the docstrings and the command line: `make docs`, or `python -m website`."""
