@@ -2,7 +2,7 @@
 
 It has every public name of `torch.utils.data`, too: one import stands for both. Errors are in `headrace.errors`, and
 what users are only given in `headrace.types`. `headrace.open` is left out of `from headrace import *`, which would hide
-Python's own.
+Python's own. Examples in docstrings begin behind `import headrace, torch` and `import numpy as np`.
 
 Names are loaded when they are first used: `import headrace` itself imports neither torch nor anything else that is
 large, so that the command line starts at once and a program pays for the parts that it uses.

@@ -38,7 +38,7 @@ ASKING = {"getattr", "hasattr", "answers", "says_yes"}
 CALLED_AS_METHODS = {"commit"}
 """Listed in `protocols.py`, and found otherwise than by `getattr` with a literal."""
 MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 60
+MAX_FUNCTION_LINES = 57
 MAX_IMPORTS = 15
 MORE_IMPORTS = {
     "loader/dataloader.py": 27,
@@ -66,6 +66,7 @@ MORE_IMPORTS = {
     "data/formats/idx.py": 16,
     "data/formats/tensordict_memmap.py": 16,
     "data/live/schemes.py": 16,
+    "types.py": 18,
 }
 
 
@@ -112,11 +113,16 @@ def test_files_hold_one_idea() -> None:
 
 
 def test_functions_fit_on_a_screen() -> None:
+    """Docstrings do not count: nobody shall save on the description of an argument."""
+
     def too_long(path: Path) -> list[str]:
         lines = path.read_text().splitlines()
 
         def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-            return sum(1 for line in lines[node.body[0].lineno - 1 : node.end_lineno] if line.strip())
+            body = node.body
+            if ast.get_docstring(node) is not None and len(body) > 1:
+                body = body[1:]
+            return sum(1 for line in lines[body[0].lineno - 1 : node.end_lineno] if line.strip())
 
         return [node.name for node in functions(path) if length(node) >= MAX_FUNCTION_LINES]
 

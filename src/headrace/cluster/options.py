@@ -18,15 +18,21 @@ class Ray:
 
     Each remote worker is a Ray actor. Ray chooses its machine and starts another one where a machine is lost.
 
-    address: of the cluster, as for `ray.init`; None: that of `RAY_ADDRESS`, or of the cluster that this machine belongs
-      to, or else a new one on this machine alone.
-    local: how many of the loader's `num_workers` run on this machine without Ray. They come first.
-    num_cpus: what a worker takes of a machine's CPUs, in Ray's account.
-    resources: what else it takes, by Ray's names, such as `{"cpu_node": 0.01}`.
-    start_timeout: seconds that a worker may wait for a machine that has room. Raise it where an autoscaler starts
-      machines.
+    Attributes:
+        address: of the cluster, as for `ray.init`; None: that of `RAY_ADDRESS`, or of the cluster that this machine
+            belongs to, or else a new one on this machine alone.
+        local: how many of the loader's `num_workers` run on this machine without Ray. They come first.
+        num_cpus: what a worker takes of a machine's CPUs, in Ray's account.
+        resources: what else it takes, by Ray's names, such as `{"cpu_node": 0.01}`.
+        start_timeout: seconds that a worker may wait for a machine that has room. Raise it where an autoscaler starts
+            machines.
 
-    Raises `UsageError` for anything else.
+    Raises:
+        UsageError: anything else.
+
+    Examples:
+        >>> backend = headrace.Ray("auto", local=2, num_cpus=0.5)
+        >>> loader = headrace.DataLoader(list(range(6)), num_workers=8, backend=backend)
     """
 
     address: str | None = None

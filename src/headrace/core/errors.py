@@ -24,7 +24,15 @@ from headrace.core.text.secrets import hide_secrets
 
 
 class HeadraceError(Exception):
-    """Root of all errors that headrace itself raises."""
+    """Root of all errors that headrace itself raises.
+
+    Examples:
+        >>> try:
+        ...     headrace.DataLoader([1, 2, 3], backend="gpu")
+        ... except headrace.errors.HeadraceError as error:
+        ...     print(type(error).__name__)
+        UsageError
+    """
 
     @classmethod
     def about(
@@ -41,86 +49,220 @@ class HeadraceError(Exception):
 
 
 class UsageError(HeadraceError, ValueError):
-    """A command was called wrongly: correct the call."""
+    """A command was called wrongly: correct the call.
+
+    Examples:
+        >>> headrace.Shard(rank=2, world=2)
+        Traceback (most recent call last):
+        headrace.core.errors.UsageError: no such shard
+        ...
+    """
 
 
 class DatasetError(HeadraceError, ValueError):
-    """A dataset as a whole cannot be used: fix its location or its layout."""
+    """A dataset as a whole cannot be used: fix its location or its layout.
+
+    Examples:
+        >>> try:
+        ...     headrace.ImageFolder("photos")
+        ... except headrace.errors.DatasetError as error:
+        ...     print(type(error).__name__)
+        DatasetNotFoundError
+    """
 
 
 class DatasetNotFoundError(DatasetError, FileNotFoundError):
-    """A dataset, or all of a class's files, is not where it was looked for; a FileNotFoundError too."""
+    """A dataset, or all of a class's files, is not where it was looked for; a FileNotFoundError too.
+
+    Examples:
+        >>> try:
+        ...     headrace.open("train.parquet")
+        ... except FileNotFoundError as error:
+        ...     print(type(error).__name__)
+        DatasetNotFoundError
+    """
 
 
 class StaleCacheError(DatasetError):
-    """A cache was made from other data or by other steps: delete it, or have it made anew."""
+    """A cache was made from other data or by other steps: delete it, or have it made anew.
+
+    Examples:
+        >>> kept = headrace.Staged([1, 2, 3], str, cache="kept")
+        >>> try:
+        ...     headrace.Staged([1, 2, 3], float, cache="kept")
+        ... except headrace.errors.StaleCacheError:
+        ...     data = headrace.Staged([1, 2, 3], float, cache="kept", stale="rebuild")
+    """
 
 
 class SampleError(HeadraceError, ValueError):
-    """One sample cannot be read or decoded: fix or remove that sample."""
+    """One sample cannot be read or decoded: fix or remove that sample.
+
+    Examples:
+        >>> try:
+        ...     headrace.transforms.decode(b"no image")
+        ... except headrace.errors.SampleError as error:
+        ...     print(type(error).__name__)
+        SampleError
+    """
 
 
 class RanksDifferError(DatasetError):
-    """Ranks that must keep in step have different numbers of batches: give them the same data, or the same length."""
+    """Ranks that must keep in step have different numbers of batches: give them the same data, or the same length.
+
+    Examples:
+        >>> issubclass(headrace.errors.RanksDifferError, headrace.errors.DatasetError)
+        True
+    """
 
 
 class TooManyBadSamplesError(DatasetError):
-    """More samples of an epoch are bad than `max_errors` allows: mend the data, or raise the limit."""
+    """More samples of an epoch are bad than `OnError(max_count=, max_rate=)` allows: mend the data, or raise the limit.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Raise
+        >>> dataset = Faulty([1, 2, 3], {1: Raise(ValueError("broken"))})
+        >>> try:
+        ...     list(headrace.DataLoader(dataset, on_error=headrace.OnError("skip", max_count=0)))
+        ... except headrace.errors.TooManyBadSamplesError as error:
+        ...     print(type(error).__name__)
+        TooManyBadSamplesError
+    """
 
 
 class WorkerDiedError(HeadraceError, RuntimeError):
-    """A worker process ended, or hung and was ended, while it loaded a sample: mend or exclude that sample."""
+    """A worker process ended, or hung and was ended, while it loaded a sample: mend or exclude that sample.
+
+    Examples:
+        >>> def train(loader: headrace.DataLoader) -> None:
+        ...     try:
+        ...         batches = list(loader)
+        ...     except headrace.errors.WorkerDiedError as error:
+        ...         print(error)  # names the sample
+    """
 
 
 class SampleTimeoutError(HeadraceError, TimeoutError):
-    """One sample took longer than `sample_timeout`: mend what it waits for, or raise the limit."""
+    """One sample took longer than `OnError(timeout=)`: mend what it waits for, or raise the limit.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Hang
+        >>> dataset = Faulty([1, 2, 3], {1: Hang()})
+        >>> try:
+        ...     list(headrace.DataLoader(dataset, on_error=headrace.OnError(timeout=0.05)))
+        ... except headrace.errors.SampleTimeoutError as error:
+        ...     print(type(error).__name__)
+        SampleTimeoutError
+    """
 
 
 class FormatError(HeadraceError, ValueError):
-    """Stored data are damaged, or are not what a format can hold: restore the file, or choose another format."""
+    """Stored data are damaged, or are not what a format can hold: restore the file, or choose another format.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("x.npy").write_bytes(b"no array")
+        >>> try:
+        ...     headrace.open("x.npy")
+        ... except headrace.errors.FormatError as error:
+        ...     print(type(error).__name__)
+        FormatError
+    """
 
 
 class StorageError(HeadraceError, OSError):
-    """An object store or a server did not give what was asked: mend the access, the network or the address."""
+    """An object store or a server did not give what was asked: mend the access, the network or the address.
+
+    Examples:
+        >>> issubclass(headrace.errors.StorageError, OSError)
+        True
+    """
 
 
 class ObjectChangedError(StorageError):
-    """An object was written anew while it was being read: begin again, or keep the data still."""
+    """An object was written anew while it was being read: begin again, or keep the data still.
+
+    Examples:
+        >>> issubclass(headrace.errors.ObjectChangedError, headrace.errors.StorageError)
+        True
+    """
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
-    """An object, or its bucket, is not where it was looked for; a FileNotFoundError too."""
+    """An object, or its bucket, is not where it was looked for; a FileNotFoundError too.
+
+    Examples:
+        >>> issubclass(headrace.errors.ObjectNotFoundError, FileNotFoundError)
+        True
+    """
 
 
 class TransportError(HeadraceError, RuntimeError):
-    """The memory or the pipe between processes failed: fix a limit of the machine."""
+    """The memory or the pipe between processes failed: fix a limit of the machine.
+
+    Examples:
+        >>> issubclass(headrace.errors.TransportError, RuntimeError)
+        True
+    """
 
 
 class MachineError(HeadraceError, RuntimeError):
-    """The machine ran out of threads, memory, open files or disk: raise that limit. The data may be sound."""
+    """The machine ran out of threads, memory, open files or disk: raise that limit. The data may be sound.
+
+    Examples:
+        >>> issubclass(headrace.errors.MachineError, RuntimeError)
+        True
+    """
 
 
 class ClusterError(HeadraceError, RuntimeError):
-    """Other machines cannot make batches: start them, connect them, or install the same versions on them."""
+    """Other machines cannot make batches: start them, connect them, or install the same versions on them.
+
+    Examples:
+        >>> issubclass(headrace.errors.ClusterError, RuntimeError)
+        True
+    """
 
 
 class StateError(HeadraceError, ValueError):
-    """A state cannot be taken, or a saved one does not belong to what it is loaded into: load it where it was saved, or
-    begin anew."""
+    """A state cannot be taken, or a saved one does not belong to what it is loaded into.
+
+    Load it where it was saved, or begin anew.
+
+    Examples:
+        >>> state = headrace.DataLoader([1, 2, 3, 4], seed=0).state_dict()
+        >>> try:
+        ...     headrace.DataLoader([1, 2, 3, 4], seed=1).load_state_dict(state)
+        ... except headrace.errors.StateError as error:
+        ...     print(type(error).__name__)
+        StateError
+    """
 
 
 class RecordsLostError(StateError):
-    """A log no longer has the records from which to go on: begin later, or have it keep its records longer."""
+    """A log no longer has the records from which to go on: begin later, or have it keep its records longer.
+
+    Attributes:
+        partition: whose records are gone; -1: it is not known.
+        earliest: the position of the first record that is still there; None: it is not known.
+
+    Examples:
+        >>> issubclass(headrace.errors.RecordsLostError, headrace.errors.StateError)
+        True
+    """
 
     partition: int = -1
-    """Whose records are gone; -1: it is not known."""
 
     earliest: int | None = None
-    """The position of the first record that is still there; None: it is not known."""
 
 
 class MissingExtraError(HeadraceError, ImportError):
-    """An optional library is not installed: install the extra that the message names."""
+    """An optional library is not installed: install the extra that the message names.
+
+    Examples:
+        >>> issubclass(headrace.errors.MissingExtraError, ImportError)
+        True
+    """
 
 
 def explain(

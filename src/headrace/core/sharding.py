@@ -135,9 +135,23 @@ def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave")
     must see the same items in the same order. With `seed=`, all workers draw the same random numbers before the call,
     so you may shuffle the items first; after the call each worker draws its own.
 
-    items: any iterable; for `by="block"` a sequence. Raises `UsageError` for anything else.
-    by: `"interleave"` deals the items out in turn; `"block"` gives each worker a run of neighbours, and the lengths of
-      the runs differ by at most one.
+    Args:
+        items: any iterable; for `by="block"` a sequence.
+        by: `"interleave"` deals the items out in turn; `"block"` gives each worker a run of neighbours, and the lengths
+            of the runs differ by at most one.
+
+    Yields:
+        The items themselves, in their order.
+
+    Raises:
+        UsageError: other arguments.
+
+    Examples:
+        >>> class Lines(headrace.IterableDataset):
+        ...     def __iter__(self):
+        ...         yield from headrace.shard(["a", "b", "c"])
+        >>> list(headrace.DataLoader(Lines(), batch_size=None))
+        ['a', 'b', 'c']
     """
     part = current_part()
     place = _current.place

@@ -30,8 +30,17 @@ class Shard:
     With tensor, context or pipeline parallelism, several ranks hold one replica of the model and need the same batches.
     Give all ranks of a replica the same shard: its number in the data-parallel group, and the size of that group.
 
-    rank: number of the replica, counted from 0. world: number of replicas. Raises `UsageError` unless both are whole
-    numbers with 0 <= rank < world.
+    Attributes:
+        rank: number of the replica, counted from 0.
+        world: number of replicas.
+
+    Raises:
+        UsageError: not both are whole numbers with 0 <= rank < world.
+
+    Examples:
+        >>> loader = headrace.DataLoader([0, 1, 2, 3], batch_size=2, shard=headrace.Shard(rank=0, world=2))
+        >>> len(loader)
+        1
     """
 
     rank: int

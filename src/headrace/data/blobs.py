@@ -12,10 +12,20 @@ from headrace.data.formats.columns import Array
 
 
 class Blobs(Sequence[memoryview]):
-    """The byte strings of a batch: item i is a view of its bytes, without a copy; `bytes(item)` makes one.
+    r"""The byte strings of a batch: item i is a view of its bytes, without a copy; `bytes(item)` makes one.
 
-    data: uint8 [total], the memory that all views share and keep; starts, stops: int64 [batch]. Equal to any sequence
-    of the same byte strings.
+    Equal to any sequence of the same byte strings.
+
+    Args:
+        data: uint8 [total], the memory that all views share and keep.
+        starts: where each begins, int64 [batch].
+        stops: where each ends, int64 [batch].
+
+    Examples:
+        >>> data = torch.tensor([1, 2, 3], dtype=torch.uint8)
+        >>> blobs = headrace.types.Blobs(data, np.array([0, 2]), np.array([2, 3]))
+        >>> [bytes(item) for item in blobs]
+        [b'\x01\x02', b'\x03']
     """
 
     def __init__(self, data: torch.Tensor, starts: Array, stops: Array) -> None:
@@ -38,7 +48,19 @@ class Blobs(Sequence[memoryview]):
         return self.data.numpy().data[int(self.starts[index]) : int(self.stops[index])]
 
     def tensor(self, index: int) -> torch.Tensor:
-        """Returns item `index` as a tensor uint8 [length], without a copy."""
+        """Gives an item as a tensor.
+
+        Args:
+            index: 0 .. batch-1.
+
+        Returns:
+            A tensor uint8 [length], without a copy.
+
+        Examples:
+            >>> data = torch.tensor([1, 2, 3], dtype=torch.uint8)
+            >>> headrace.types.Blobs(data, np.array([0, 2]), np.array([2, 3])).tensor(1)
+            tensor([3], dtype=torch.uint8)
+        """
         return self.data[int(self.starts[index]) : int(self.stops[index])]
 
     @property

@@ -28,11 +28,25 @@ def compact(obj: Any) -> Any:
 
     Strings that look like paths become a table in which each folder is held once; other strings, byte strings, arrays
     of one type, and numbers end to end; tuples and dicts with the same keys column by column, each column as above;
-    anything else is pickled item by item. A dict becomes a dict of the same keys with compacted values. Items come
-    back equal to what they were, new at each access; tuples stay tuples and lists inside of items stay lists.
+    anything else is pickled item by item.
 
     Safe in any thread, after a fork, and when pickled; with `spawn` and `forkserver` a loader's workers share a copy.
     Reading an item costs about a microsecond a column.
+
+    Args:
+        obj: a list, another iterable, or a dict of such.
+
+    Returns:
+        A sequence. Items come back equal to what they were, new at each access; tuples stay tuples and lists inside of
+            items stay lists. A dict becomes a dict of the same keys with compacted values.
+
+    Raises:
+        UsageError: a string, or nothing that can be iterated.
+
+    Examples:
+        >>> paths = headrace.compact(["photos/cat/1.jpg", "photos/cat/2.jpg"])
+        >>> paths[1]
+        'photos/cat/2.jpg'
     """
     if isinstance(obj, Mapping):
         compacted = {}

@@ -33,7 +33,28 @@ class Fluent:
         name: str | None = None,
         version: str | None = None,
     ) -> Staged:
-        """Returns the data with one more step, done at each access (until `.cache` follows); see `headrace.step`."""
+        """Returns the data with one more step, done at each access (until `.cache` follows).
+
+        Args:
+            function: takes a sample and returns one; see `headrace.step`, as for the others.
+            random: whether it draws random numbers.
+            batched: whether it takes and returns many samples at once.
+            on: the key of the one part of a sample that it takes and returns.
+            name: what messages call it.
+            version: stands for its code when a cache is checked.
+
+        Returns:
+            New data; these stay as they are.
+
+        Raises:
+            UsageError: wrong arguments.
+
+        Examples:
+            >>> np.save("x.npy", np.arange(3))
+            >>> doubled = headrace.open("x.npy").map(lambda value: 2 * value, on="data")
+            >>> int(doubled[2]["data"])
+            4
+        """
         from headrace.data.staged.staged import Staged
         from headrace.data.staged.steps import as_step
 
@@ -61,13 +82,49 @@ class Fluent:
         freeze_random: bool = False,
         on: On = "local",
     ) -> Staged:
-        """Computes all steps so far, once, and returns the data with them done; see `headrace.Staged`."""
+        """Computes all steps so far, once, and returns the data with them done.
+
+        Args:
+            where: a folder on the disk, or `"memory"`: in this process; see `headrace.Staged`, as for the others.
+            format: of the data in the folder.
+            stale: what to do with a cache of other data or steps: `"error"` or `"rebuild"`.
+            freeze_random: compute random steps once all the same.
+            on: `"local"`, or `"ray"`: tasks of a Ray cluster compute the samples.
+
+        Returns:
+            New data; these stay as they are.
+
+        Raises:
+            StaleCacheError: the folder holds a cache of other data or steps.
+            UsageError: wrong arguments. `headrace.Staged` lists all other errors.
+
+        Examples:
+            >>> np.save("x.npy", np.arange(3))
+            >>> kept = headrace.open("x.npy").map(lambda value: 2 * value, on="data").cache("memory")
+            >>> kept.cut
+            1
+        """
         from headrace.data.staged.staged import Staged
 
         return Staged.of(self).with_cache(where, format=format, stale=stale, freeze_random=freeze_random, on=on)
 
     def select(self, indices: Sequence[int]) -> Staged:
-        """Returns some of the samples, in this order. indices: whole numbers, 0 .. length-1, also repeated."""
+        """Returns some of the samples, in this order.
+
+        Args:
+            indices: whole numbers, 0 .. length-1, also repeated.
+
+        Returns:
+            New data; these stay as they are.
+
+        Raises:
+            UsageError: other numbers.
+
+        Examples:
+            >>> np.save("x.npy", np.arange(6))
+            >>> [int(sample["data"]) for sample in headrace.open("x.npy").select([5, 0])]
+            [5, 0]
+        """
         from headrace.data.staged.staged import Staged
 
         chosen = np.asarray(indices)
@@ -85,9 +142,23 @@ class Fluent:
         return Staged(Subset(self, chosen))  # type: ignore[arg-type]
 
     def split(self, *fractions: float, seed: int = 0) -> tuple[Staged, ...]:
-        """Returns random parts that do not overlap: `train, test = data.split(0.9, 0.1)`.
+        """Returns random parts that do not overlap.
 
-        fractions: of the samples, above 0, together at most 1. The same seed gives the same parts.
+        Args:
+            fractions: of the samples, above 0, together at most 1.
+            seed: the same seed gives the same parts.
+
+        Returns:
+            New data for each fraction; these stay as they are.
+
+        Raises:
+            UsageError: other fractions.
+
+        Examples:
+            >>> np.save("x.npy", np.arange(10))
+            >>> train, test = headrace.open("x.npy").split(0.8, 0.2)
+            >>> len(train), len(test)
+            (8, 2)
         """
         if not fractions or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
             raise wrong_argument("fractions", fractions, "numbers above 0, together at most 1", place="split")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -41,7 +41,17 @@ SCRATCH = 1 << 16
 
 
 class Padded(NamedTuple):
-    """Samples of different lengths, filled up with zeros. values: [batch, longest, *shape]; lengths: int64 [batch]."""
+    """Samples of different lengths, filled up with zeros.
+
+    Attributes:
+        values: [batch, longest, *shape].
+        lengths: int64 [batch].
+
+    Examples:
+        >>> padded = headrace.types.Padded(torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1]))
+        >>> padded.values[1, : padded.lengths[1]]
+        tensor([3])
+    """
 
     values: torch.Tensor
     lengths: torch.Tensor
@@ -73,6 +83,28 @@ def type_of_numbers(given: Any) -> np.dtype[Any]:
     if dtype not in NUMBERS:
         raise UsageError.about("no such type", place="astype", found=repr(given), expected="a type of numbers")
     return dtype
+
+
+def wanted_types(schema: Iterable[Field], dtype: Any, columns: Mapping[str, Any]) -> dict[str, np.dtype[Any]]:
+    """Returns the types of columns as `StoredDataset.astype` was given them. Raises `UsageError`."""
+    numbers = []
+    for field in schema:
+        if field.kind in ("fixed", "ragged"):
+            numbers.append(field.name)
+
+    wanted: dict[str, Any] = {}
+    if dtype is not None:
+        wanted = dict.fromkeys(numbers, dtype)
+    wanted |= columns
+
+    types = {}
+    for name, wanted_type in wanted.items():
+        if name not in numbers:
+            expected = "one of " + ", ".join(numbers)
+            raise UsageError.about("no such column of numbers", place="astype", found=repr(name), expected=expected)
+        types[name] = type_of_numbers(wanted_type)
+
+    return types
 
 
 def allocate(memory: BatchMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, Array]:

@@ -40,13 +40,47 @@ LAYOUT = "one sub-folder per class with images in it: root/cat/1.jpg, root/dog/2
 class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
     """Pairs (image, class index) of the images below `root`, one sub-folder per class.
 
-    Reads like torchvision's ImageFolder, with the same order: classes by name, then folders by path, then
-    files by name. It differs in these points: `samples` and `targets` are compact views instead of lists (a
-    list may be assigned to either); a folder that cannot be read is an error instead of empty; a link that
-    leads back to a folder it lies in is not followed; `~` is not expanded; 16-bit gray images keep their
-    upper 8 bits instead of turning white. Files are not opened here: damage is found when an image is read.
+    Reads like torchvision's ImageFolder, with the same order: classes by name, then folders by path, then files by
+    name. It differs in these points: `samples` and `targets` are compact views instead of lists (a list may be assigned
+    to either); a folder that cannot be read is an error instead of empty; a link that leads back to a folder it lies in
+    is not followed; `~` is not expanded; 16-bit gray images keep their upper 8 bits instead of turning white.
 
-    The dataset holds no open file and no lock: it may be forked, pickled and read by many threads.
+    Making it lists the files; the cost is one directory scan and, per folder, one `stat`. Files are not opened: damage
+    is found when an image is read. The dataset holds no open file and no lock: it may be forked, pickled and read by
+    many threads.
+
+    Attributes:
+        root: the folder.
+        classes: names of the classes, in order.
+        class_to_idx: index of each class by its name.
+        samples: pairs (path, class index).
+        transform: as given.
+        target_transform: as given.
+        loader: reads an image.
+        extensions: as given, in lower case.
+
+    Args:
+        root: the folder that holds the folders of the classes.
+        transform: applied to the image; without it, items hold a PIL image in mode RGB. One that decodes itself (it has
+            an attribute `takes_encoded` that is true, as `headrace.transforms.TrainImages`) gets the path.
+        target_transform: applied to the class index.
+        loader: path -> image, in place of Pillow.
+        extensions: ends of file names to accept, in upper or lower case.
+        allow_empty: accept classes without images; they keep their index.
+
+    Raises:
+        DatasetNotFoundError: `root` is missing, has no sub-folders or has classes without images; also a
+            FileNotFoundError.
+        DatasetError: a folder cannot be read.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> Path("photos/cat").mkdir(parents=True)
+        >>> Image.new("RGB", (64, 48)).save("photos/cat/1.jpg")
+        >>> image, label = headrace.ImageFolder("photos")[0]
+        >>> image.size, label
+        ((64, 48), 0)
     """
 
     def __init__(
@@ -59,18 +93,6 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         extensions: str | Sequence[str] = IMAGE_EXTENSIONS,
         allow_empty: bool = False,
     ) -> None:
-        """Lists the files; the cost is one directory scan and, per folder, one `stat`.
-
-        transform: applied to the image; without it, items hold a PIL image in mode RGB. One that decodes itself (it
-            has an attribute `takes_encoded` that is true, as `headrace.transforms.TrainImages`) gets the path.
-        target_transform: applied to the class index.
-        loader: path -> image, in place of `load_rgb`.
-        extensions: ends of file names to accept, in upper or lower case.
-        allow_empty: accept classes without images; they keep their index.
-
-        Raises DatasetNotFoundError (also a FileNotFoundError) if `root` is missing, has no sub-folders or has
-        classes without images, and DatasetError if a folder cannot be read.
-        """
         refuse_url(local_path(root), "headrace.ImageFolder", OPEN_INSTEAD)
         self.root = bound_path(local_path(root))
         self.transform = transform

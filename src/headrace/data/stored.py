@@ -24,7 +24,7 @@ from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import NamesFiles, Reader, WindowReader, stamped
 from headrace.data.formats.registry import is_mapped
 from headrace.data.formats.shards import FileList, beginning_of_files, stamp_of
-from headrace.data.gather import INT64, Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
+from headrace.data.gather import INT64, Gather, RaggedAs, in_range, wanted_types, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
 from headrace.data.mapped_files import MappedFiles
 from headrace.data.stacking import Stacking, gather_stacked
@@ -40,6 +40,24 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     A sample's value is a NumPy array or number (a copy), bytes or a string. A batch that headrace.DataLoader collates
     by default is made column by column, without a Python loop over samples: tensors, `Padded`, `Blobs` (byte strings in
     one memory) and lists of strings. Holds no open file until it is used, and none is sent to other processes.
+
+    Attributes:
+        schema: the columns that samples have.
+
+    Args:
+        reader: reads the stored form.
+        schema: of the columns that samples have.
+        decode: as for `headrace.open`.
+        ragged: as for `headrace.open`.
+        listed: the files, where a user has listed them.
+        options: of the store in which the data lie.
+        stacking: how `schema` comes of stored columns; None: they are its.
+
+    Examples:
+        >>> np.save("x.npy", np.arange(6, dtype=np.float32))
+        >>> data = headrace.open("x.npy")
+        >>> data.schema.names, len(data), float(data[2]["data"])
+        (('data',), 6, 2.0)
     """
 
     _mapped: MappedFiles | None = None
@@ -56,10 +74,6 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         options: Mapping[str, object] | None = None,
         stacking: Stacking | None = None,
     ) -> None:
-        """schema: of the columns that samples have. listed: the files, where a user has listed them.
-
-        options: of the store in which the data lie. stacking: how `schema` comes of stored columns; None: they are its.
-        """
         self._reader = reader
         self._stacking = stacking
         self._listed = listed
@@ -146,34 +160,45 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def astype(self, dtype: Any = None, **columns: Any) -> StoredDataset:
         """Returns the same data with numbers converted while they are gathered.
 
-        dtype: for all columns of numbers; columns: for single ones, as in `astype(image=torch.float32)`. Types are
-        torch's or NumPy's. Values are converted as they are, not scaled. Raises `UsageError`.
+        Args:
+            dtype: for all columns of numbers, as torch's or NumPy's. Values are converted as they are, not scaled.
+            columns: for single ones, as in `astype(image=torch.float32)`.
+
+        Returns:
+            A new dataset; this one stays as it is.
+
+        Raises:
+            UsageError: no such column, or no type of numbers.
+
+        Examples:
+            >>> np.save("x.npy", np.arange(6, dtype=np.uint8))
+            >>> headrace.open("x.npy").astype(torch.float32)[2]["data"].dtype
+            dtype('float32')
         """
-        numbers = []
-        for field in self.schema:
-            if field.kind in ("fixed", "ragged"):
-                numbers.append(field.name)
-
-        wanted: dict[str, Any] = {}
-        if dtype is not None:
-            wanted = dict.fromkeys(numbers, dtype)
-        wanted |= columns
-
         changed = self._copy()
-        for name, wanted_type in wanted.items():
-            if name not in numbers:
-                expected = "one of " + ", ".join(numbers)
-                raise UsageError.about("no such column of numbers", place="astype", found=repr(name), expected=expected)
-            changed._types[name] = type_of_numbers(wanted_type)
-
+        changed._types |= wanted_types(self.schema, dtype, columns)
         return changed
 
     def windows(self, length: int, stride: int | None = None) -> StoredDataset:
         """Returns the data as windows: sample k is entries `k * stride` to `k * stride + length - 1` of each column.
 
-        stride: `length` if not given. For streams of tokens: `open("tokens.npy").windows(2049, 2048)`. Needs columns of
-        numbers of one size that lie in memory or can be mapped (`.npy`, memmap, Arrow in one piece); in a store, any
-        that is read by ranges.
+        For streams of tokens: `open("tokens.npy").windows(2049, 2048)`. Needs columns of numbers of one size that lie
+        in memory or can be mapped (`.npy`, memmap, Arrow in one piece); in a store, any that is read by ranges.
+
+        Args:
+            length: entries of a window.
+            stride: entries from one window to the next; `length` if not given.
+
+        Returns:
+            A new dataset; this one stays as it is.
+
+        Raises:
+            UsageError: windows cannot be cut from the data.
+
+        Examples:
+            >>> np.save("tokens.npy", np.arange(9))
+            >>> headrace.open("tokens.npy").windows(5, 4)[1]
+            {'data': array([4, 5, 6, 7, 8])}
         """
         if stride is None:
             stride = length
@@ -200,7 +225,19 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def stream(self, *, shuffle: int = 0) -> StoredStream:
         """Returns an iterable dataset of the same samples, read one after the other, split over workers and ranks.
 
-        shuffle: how many neighbouring samples are mixed, at least; blocks come in random order, too. 0: in order.
+        Args:
+            shuffle: how many neighbouring samples are mixed, at least; blocks come in random order, too. 0: in order.
+
+        Returns:
+            A stream that resumes in mid-epoch.
+
+        Raises:
+            UsageError: `shuffle` is no whole number from 0 up.
+
+        Examples:
+            >>> np.save("x.npy", np.arange(4))
+            >>> [int(sample["data"]) for sample in headrace.open("x.npy").stream()]
+            [0, 1, 2, 3]
         """
         return StoredStream(self, shuffle)
 

@@ -73,6 +73,19 @@ class StoredStream(FluentStream):
 
     Shards (where there are fewer shards than workers: runs of neighbours) are dealt out over the workers of all ranks,
     each to exactly one. Resumes in mid-epoch without reading again, apart from the samples that were being mixed.
+
+    Args:
+        dataset: the stored data.
+        shuffle: how many neighbouring samples are mixed, at least; 0: in order.
+
+    Raises:
+        UsageError: `shuffle` is no whole number from 0 up.
+
+    Examples:
+        >>> np.save("x.npy", np.arange(4))
+        >>> stream = headrace.open("x.npy").stream(shuffle=2)
+        >>> list(headrace.DataLoader(stream, batch_size=4))
+        [{'data': tensor([...])}]
     """
 
     def __init__(self, dataset: StreamedDataset, shuffle: int) -> None:

@@ -25,11 +25,31 @@ class FluentStream(IterableDataset[Any]):
         name: str | None = None,
         version: str | None = None,
     ) -> SteppedStream:
-        """Returns the stream with one more step, done on each sample when it is read; see `headrace.step`.
+        """Returns the stream with one more step, done on each sample when it is read.
 
         Workers, ranks and states are those of the stream: each worker does the step on its own samples. Under
         `DataLoader(seed=)` the step draws from a random stream of each sample. An error of the step is one of that
-        sample, which `on_error=` can skip. Raises `UsageError` for a batched step.
+        sample, which `on_error=` can skip.
+
+        Args:
+            function: takes a sample and returns one; see `headrace.step`, as for the others.
+            random: whether it draws random numbers.
+            batched: not for a stream.
+            on: the key of the one part of a sample that it takes and returns.
+            name: what messages call it.
+            version: stands for its code.
+
+        Returns:
+            A new stream; this one stays as it is.
+
+        Raises:
+            UsageError: the step is a batched one.
+
+        Examples:
+            >>> np.save("x.npy", np.arange(3))
+            >>> doubled = headrace.open("x.npy").stream().map(lambda value: 2 * value, on="data")
+            >>> [int(sample["data"]) for sample in doubled]
+            [0, 2, 4]
         """
         given = as_step(function, random=random, batched=batched, on=on, name=name, version=version)
         if given.batched:
@@ -64,7 +84,18 @@ class FluentStream(IterableDataset[Any]):
 
 
 class SteppedStream(FluentStream):
-    """A stream whose samples go through a step; made by `.map`."""
+    """A stream whose samples go through a step; made by `.map` of a stream.
+
+    Args:
+        source: the stream that is read.
+        step: what is done with each sample.
+
+    Examples:
+        >>> np.save("x.npy", np.arange(3))
+        >>> doubled = headrace.open("x.npy").stream().map(lambda value: 2 * value, on="data")
+        >>> next(iter(headrace.DataLoader(doubled, batch_size=3)))
+        {'data': tensor([0, 2, 4])}
+    """
 
     def __init__(self, source: FluentStream, step: Step) -> None:
         self._source = source

@@ -37,6 +37,26 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
 
     Both are int64 [window], copies; a batch is made without Python per sample. Made by `headrace.open_tokens`. With
     `stride=window` each token is an input once, but for fewer than `window + 1` at the end, which fill no window.
+
+    Attributes:
+        window: tokens of a sample.
+        stride: tokens from one sample to the next.
+
+    Args:
+        reader: of one column, `tokens`, that lies in memory or is read by windows.
+        window: tokens of a sample.
+        stride: tokens from one sample to the next; `window` if it is not given.
+        options: of the store in which the tokens lie.
+
+    Raises:
+        UsageError: wrong arguments.
+        FormatError: there are fewer tokens than a window needs.
+
+    Examples:
+        >>> np.arange(9, dtype=np.uint16).tofile("train.bin")
+        >>> tokens = headrace.open_tokens("train.bin", "uint16", window=4, stride=2)
+        >>> len(tokens)
+        3
     """
 
     def __init__(
@@ -46,10 +66,6 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
         stride: int | None = None,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """reader: of one column, `tokens`, that lies in memory or is read by windows. options: of the store it is in.
-
-        Raises `UsageError`, and `FormatError` if there are fewer tokens than a window needs.
-        """
         if stride is None:
             stride = window
 

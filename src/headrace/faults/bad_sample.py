@@ -24,26 +24,40 @@ LONGEST_NESTING = 16
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that could not be loaded or collated."""
+    """A sample that could not be loaded or collated.
+
+    Attributes:
+        key: the sampler's key; for an iterable dataset, the number of the sample in its worker's stream.
+        path: the sample's file; None: not known.
+        stage: where it failed: `load` or `collate`.
+        error: the exception's type and text.
+        epoch: in which it came.
+        worker: that loaded it; None: made without workers.
+        rank: of the process.
+        action: what happened to the sample. `raise`: it ended the epoch. `retry`: a later try succeeded; nothing was
+            lost.
+        replacement: the key of the sample that took its place.
+        exception: the exception itself, only while an `on_error` function runs.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Raise
+        >>> dataset = Faulty([1, 2, 3], {1: Raise(ValueError("broken"))})
+        >>> def decide(bad: headrace.types.BadSample) -> str:
+        ...     return "skip" if bad.stage == "load" else "raise"
+        >>> list(headrace.DataLoader(dataset, batch_size=3, on_error=decide))
+        [tensor([1, 3])]
+    """
 
     key: Any
-    """The sampler's key; for an iterable dataset, the number of the sample in its worker's stream."""
     path: str | None
-    """The sample's file; None: not known."""
     stage: Stage
-    """Where it failed: `load` or `collate`."""
     error: str
-    """The exception's type and text."""
     epoch: int
     worker: int | None = None
-    """None: made without workers."""
     rank: int = 0
     action: Outcome = "skip"
-    """What happened to the sample. `raise`: it ended the epoch. `retry`: a later try succeeded; nothing was lost."""
     replacement: Any = None
-    """The key of the sample that took its place."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
-    """The exception itself, only while an `on_error` function runs."""
 
     def settled(self, action: Outcome, replacement: object = None) -> BadSample:
         """Returns a record of what happened to the sample, without the exception."""

@@ -26,16 +26,26 @@ KEPT = 10_000
 
 @dataclass(frozen=True)
 class Faults:
-    """Counts of a loader's bad samples and replaced workers, and records of its last 10,000 bad samples."""
+    """Counts of a loader's bad samples and replaced workers, and records of its last 10,000 bad samples.
+
+    Attributes:
+        bad: samples that were lost: `skipped + replaced`.
+        skipped: that were left out.
+        replaced: whose place another sample took.
+        retried: samples that loaded at a later try.
+        restarts: workers that died, or were killed because they hung, and were replaced.
+        records: of the bad samples.
+
+    Examples:
+        >>> headrace.DataLoader([1, 2, 3]).faults
+        Faults(bad=0, skipped=0, replaced=0, retried=0, restarts=0)
+    """
 
     bad: int = 0
-    """Samples that were lost: `skipped + replaced`."""
     skipped: int = 0
     replaced: int = 0
     retried: int = 0
-    """Samples that loaded at a later try."""
     restarts: int = 0
-    """Workers that died, or were killed because they hung, and were replaced."""
     records: tuple[BadSample, ...] = field(default=(), repr=False)
 
 

@@ -26,26 +26,37 @@ RETRY_AFTER = (0.05, 0.2, 0.8)
 class OnError:
     """What happens to samples that raise, and how many of them an epoch may have: for `DataLoader(on_error=)`.
 
-    Raises `UsageError` for values that make no sense.
+    Attributes:
+        action: `"raise"`; `"skip"` shortens the batch; `"replace"` takes another sample; a function gets a `BadSample`
+            and returns one of these words.
+        max_rate: the share of an epoch's samples, on this rank, that may be bad: 0.01 is one in a hundred.
+        max_count: the number of an epoch's samples, on this rank, that may be bad. Give at most one of the two limits.
+        log: the quarantine file: one line of JSON is added for each bad sample. `headrace.load_quarantine` reads it.
+        timeout: seconds that a sample may take (or a batch, if the dataset makes whole batches). Then its worker is
+            killed and replaced; after a second timeout the sample counts as bad.
+        original: whether an exception from a worker keeps its object with its attributes, instead of becoming torch's
+            copy.
+        exclude: samples to leave out: their numbers, what `headrace.load_quarantine` returns, or the path of a
+            quarantine file.
+
+    Raises:
+        UsageError: values that make no sense.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Raise
+        >>> dataset = Faulty([1, 2, 3], {1: Raise(ValueError("broken"))})
+        >>> loader = headrace.DataLoader(dataset, batch_size=3, on_error=headrace.OnError("skip", max_count=10))
+        >>> list(loader), loader.faults.skipped
+        ([tensor([1, 3])], 1)
     """
 
     action: ErrorAction = "raise"
-    """`"raise"`; `"skip"` shortens the batch; `"replace"` takes another sample; a function gets a `BadSample` and
-    returns one of these words."""
     max_rate: float | None = None
-    """The share of an epoch's samples, on this rank, that may be bad: 0.01 is one in a hundred."""
     max_count: int | None = None
-    """The number of an epoch's samples, on this rank, that may be bad. Give at most one of the two limits."""
     log: str | os.PathLike[str] | None = None
-    """The quarantine file: one line of JSON is added for each bad sample. `headrace.load_quarantine` reads it."""
     timeout: float | None = None
-    """Seconds that a sample may take (or a batch, if the dataset makes whole batches). Then its worker is killed and
-    replaced; after a second timeout the sample counts as bad."""
     original: bool = False
-    """Whether an exception from a worker keeps its object with its attributes, instead of becoming torch's copy."""
     exclude: Excluded | None = None
-    """Samples to leave out: their numbers, what `headrace.load_quarantine` returns, or the path of a quarantine
-    file."""
 
     def __post_init__(self) -> None:
         check_on_error(self)

@@ -65,10 +65,24 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
-    """Returns the bad samples in a quarantine file: the latest record of each key.
+    """Reads the bad samples in a quarantine file.
 
-    You can pass the list to `headrace.OnError(exclude=)`. A line that was cut off is left out. Raises
-    `DatasetNotFoundError` if there is no such file, `FormatError` if it holds anything else.
+    Args:
+        path: what `headrace.OnError(log=)` was given.
+
+    Returns:
+        The latest record of each key, for `headrace.OnError(exclude=)` too. A line that was cut off is left out.
+
+    Raises:
+        DatasetNotFoundError: there is no such file.
+        FormatError: the file holds anything else.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Raise
+        >>> dataset = Faulty([1, 2, 3], {1: Raise(ValueError("broken"))})
+        >>> done = list(headrace.DataLoader(dataset, on_error=headrace.OnError("skip", log="bad.jsonl")))
+        >>> [sample.key for sample in headrace.load_quarantine("bad.jsonl")]
+        [1]
     """
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="backslashreplace").split("\n")

@@ -20,8 +20,17 @@ from headrace.loader.options import AskedBackend, as_ray, is_map, is_whole
 class Auto:
     """For `DataLoader(num_workers=)`: chooses the number of workers by measuring, within a limit of memory.
 
-    memory: limit for the workers and the batches made ahead together, in bytes or as text such as "8GB" or "512 MiB";
-      None: half of the memory that is free when the loader is made. Raises `UsageError` for anything else.
+    Attributes:
+        memory: limit for the workers and the batches made ahead together, in bytes or as text such as "8GB" or "512
+            MiB"; None: half of the memory that is free when the loader is made.
+
+    Raises:
+        UsageError: the limit is anything else.
+
+    Examples:
+        >>> loader = headrace.DataLoader(list(range(6)), num_workers=headrace.Auto(memory="1GB"))
+        >>> loader.persistent_workers
+        True
     """
 
     memory: int | str | None = None

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from headrace.batches.whole_batches import makes_batches
-from headrace.core.errors import StateError, UsageError, warn
+from headrace.core.errors import StateError, warn
 from headrace.core.hugging_face_streams import told_epoch
 from headrace.core.protocols import answers, is_live, says_yes, tell_epoch
 from headrace.core.torch_internals import DatasetKind
@@ -34,13 +34,13 @@ from headrace.loader.options import (
     Options,
     Stragglers,
     T_co,
-    as_ray,
+    batches_in,
     check_arguments,
+    check_live,
     check_ray,
     check_samples,
     check_stragglers,
-    checked_exclude,
-    checked_log,
+    checked_on_error,
     default_seed,
     is_map,
 )
@@ -50,7 +50,7 @@ from headrace.loader.rank_check import name_here
 from headrace.loader.rebuilds import ACCELERATE, ReadByRay, refuse_rebuild, shown_to_frameworks
 from headrace.loader.reporting import Observed, OnStats
 from headrace.loader.session import LoaderSession
-from headrace.loader.setting import setting_of
+from headrace.loader.setting import asked_setting
 from headrace.telemetry.labels import label_for
 from headrace.telemetry.recorder import Recorder
 from headrace.telemetry.recording import Setting
@@ -75,47 +75,67 @@ class DataLoader(Observed, AskedArguments[T_co]):
     The memory belongs to the process. All loaders share it, and it goes with the last loader that was iterated. It
     holds the batches that you keep, plus about `prefetch_factor + 1` per worker (without workers: two).
 
-    Args:
-
-    seed: makes the order and every random number drawn while a sample loads depend on seed, epoch and position alone:
-      the same for any number of workers, any backend, after a restart and, with `shard="auto"`, for any world size.
-      docs/reference/seed.md has a table of all that it switches.
-    shard: `"auto"` gives every sample to exactly one worker of one rank, and all ranks equally many batches. With
-      tensor, context or pipeline parallelism, `headrace.Shard(rank, world)` takes the place of rank and world size:
-      ranks with the same shard get the same batches. Both imply `seed=0` if you give no seed.
-    backend: who makes batches: `"process"`, `"thread"`, `"inline"` (the calling thread), or `"auto"`, which tries a few
-      samples when the first epoch begins. `setting.backend` shows the choice. `"ray"`: worker processes on the machines
-      of a Ray cluster; `headrace.Ray` says which, and how many run on this machine.
-    num_workers: `"auto"` measures, and adds and retires workers during training; `Auto(memory="8GB")` also limits their
-      memory. For map-style datasets without a state, in processes, it implies `seed=0` and persistent workers.
-      `setting.num_workers` is the current number.
-    prefetch_factor: `"auto"` chooses by measuring how many batches each worker makes ahead.
-    batches_per_epoch: ends each epoch after this number of batches. The next epoch continues after them.
-    on_error: what happens to a sample that raises in loading or collation: `"raise"`; `"skip"` shortens its batch;
-      `"replace"` takes another sample; a function gets a `BadSample` and returns one of these words. `OnError` adds
-      limits, a log, a timeout and samples to leave out. A policy retries input and output first that may succeed later.
-      Errors of the machine (no memory, a full disk) and of the program are always raised.
-    on_stats: a function that gets the current `stats` every ten seconds and at the end of each epoch, such as
-      `TensorBoardWriter` or `OpenMetricsWriter`.
-    stragglers: `"wait"` keeps the order. `"defer"`, with `seed=`: a batch that is late changes places with the next one
-      that is ready, and comes at most 64 batches later. The state says so: each sample comes once, also after a resume.
-
-    device: `"cuda"`, another accelerator or `"auto"`: batches come on the device, all tensors of one in one transfer
-      from page-locked memory, the next one while you compute with this one. `.to(device)` then finds nothing to do.
-      Implies `pin_memory=True`. Without an accelerator, batches stay in this machine's memory.
-    ahead: how many batches are on their way to the device while you have one; 1 by default.
-    device_transform: a function of a batch on the device, or a module: runs behind the copy, without gradients, on the
-      stream that you compute on. With `seed=` its random numbers depend on seed, epoch and position alone.
-    fixed_addresses: has each batch lie where the first one does, as CUDA graphs need it. All must have its shapes.
-
-    `stats` has figures of where the time goes. `report()` says in words what training waits for, what to change, and
-    what that would gain.
-
-    headrace replaces a worker process that dies and makes its batches again. A sample that kills its workers
-    repeatedly counts as bad. `faults` shows what happened so far.
+    `stats` has figures of where the time goes; `report()` says what training waits for, what to change, and the gain.
+    headrace replaces a worker process that dies and makes its batches again. A sample that kills its workers repeatedly
+    counts as bad; `faults` has the counts.
 
     `state_dict()` says what was delivered, `load_state_dict()` continues after it in this or another process, with any
     number of workers. Not thread-safe: iterate a loader in one thread.
+
+    Args:
+        dataset: map-style (`dataset[key]`, with a length) or iterable.
+        batch_size: samples of a batch; None: samples come one by one, without a batch dimension.
+        shuffle: whether each epoch has another order. Not for an iterable dataset, nor beside a sampler.
+        sampler: gives the key of one sample after the other, in place of `shuffle`.
+        batch_sampler: gives the keys of each batch, in place of `batch_size`, `shuffle`, `sampler` and `drop_last`.
+        num_workers: how many workers make batches; 0: the calling thread. `"auto"` measures, and adds and retires
+            workers in training; `Auto(memory="8GB")` also limits their memory. For map-style datasets without a state,
+            in processes, it implies `seed=0` and persistent workers. `setting.num_workers` says how many.
+        collate_fn: makes a batch of a list of samples; None: torch's rules, written straight into the batch's memory.
+        pin_memory: whether batches lie in page-locked memory, for quick copies to the accelerator.
+        drop_last: whether to leave out the last batch of an epoch if it is not full.
+        timeout: seconds to wait for a batch from workers; 0: for ever.
+        worker_init_fn: is called in each worker with its number, before it loads anything.
+        multiprocessing_context: how processes start: `"fork"`, `"spawn"`, `"forkserver"`, a context; None: Python's.
+        generator: draws the order and the base seed of workers; None: torch's global one. With `seed` it is not used.
+        prefetch_factor: batches that each worker makes ahead; None: 2 with workers. `"auto"` chooses by measuring.
+        persistent_workers: whether workers stay from one epoch to the next.
+        pin_memory_device: as in torch: the device for which memory is pinned; empty: the current accelerator.
+        in_order: whether batches of workers come in the sampler's order; otherwise as they are ready.
+        seed: makes the order and every random number drawn while a sample loads depend on seed, epoch and position
+            alone: the same for any number of workers, any backend, after a restart and, with `shard="auto"`, for any
+            world size. docs/order.md has a table of all that it switches.
+        shard: `"auto"` gives every sample to exactly one worker of one rank, and all ranks equally many batches. With
+            tensor, context or pipeline parallelism, `headrace.Shard(rank, world)` takes the place of rank and world
+            size: ranks with the same shard get the same batches. Both imply `seed=0` if you give no seed.
+        backend: who makes batches: `"process"`, `"thread"`, `"inline"` (the calling thread), or `"auto"`, which tries a
+            few samples when the first epoch begins. `setting.backend` shows the choice. `"ray"`: worker processes on
+            the machines of a Ray cluster; `headrace.Ray` says which, and how many run on this machine.
+        batches_per_epoch: ends each epoch after this number of batches. The next epoch continues after them.
+        on_error: what happens to a sample that raises in loading or collation: `"raise"`; `"skip"` shortens its batch;
+            `"replace"` takes another sample; a function gets a `BadSample` and returns one of these words. `OnError`
+            adds limits, a log, a timeout and samples to leave out. A policy retries input and output first that may
+            succeed later. Errors of the machine (no memory, a full disk) and of the program are always raised.
+        on_stats: a function that gets the current `stats` every ten seconds and at the end of each epoch, such as
+            `TensorBoardWriter` or `OpenMetricsWriter`.
+        stragglers: `"wait"` keeps the order. `"defer"`, with `seed=`: a batch that is late changes places with the next
+            one that is ready, and comes at most 64 batches later. The state knows: each sample comes once, after a
+            resume too.
+        device: `"cuda"`, another accelerator or `"auto"`: batches come on the device, all tensors of one in one
+            transfer from page-locked memory, the next one while you compute with this one. `.to(device)` then finds
+            nothing to do. Implies `pin_memory=True`. Without an accelerator, batches stay in this machine's memory.
+        ahead: how many batches are on their way to the device while you have one; 1 by default.
+        device_transform: a function of a batch on the device, or a module: runs behind the copy, without gradients, on
+            the stream that you compute on. With `seed=` its random numbers depend on seed, epoch and position alone.
+        fixed_addresses: has each batch lie where the first one does, as CUDA graphs need it. All must have its shapes.
+
+    Raises:
+        UsageError: the arguments do not fit each other or the dataset. Those of torch raise as torch does.
+
+    Examples:
+        >>> loader = headrace.DataLoader(list(range(6)), batch_size=2, shuffle=True, seed=0)
+        >>> sorted(torch.cat(list(loader)).tolist())
+        [0, 1, 2, 3, 4, 5]
     """
 
     generator = ReadByRay()
@@ -166,19 +186,12 @@ class DataLoader(Observed, AskedArguments[T_co]):
         asked_seed, seed = seed, default_seed(seed, dataset, shard, moves_samples=auto.workers)
         check_stragglers(stragglers, dataset, seed, in_order=in_order)
 
-        errors = OnError.of(on_error)
-        exclude = None
-        if errors.exclude is not None:
-            exclude = checked_exclude(errors.exclude, dataset, batch_sampler or sampler)
-
         options = Options(
             seed=None if seed is None else int(seed),
             asked_seed=asked_seed,
-            on_error=errors,
-            log=checked_log(errors),
-            exclude=exclude,
             memory=memory_limit(num_workers),
             on_device=checked_device(device, ahead, device_transform, fixed_addresses=fixed_addresses),
+            **checked_on_error(on_error, dataset, batch_sampler or sampler),
             **plain,
         )
         self._keep(options, seed=seed, on_error=on_error, **plain)
@@ -221,6 +234,13 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
         Copies of the dataset in workers are told, too. With `seed=` the number also decides the order and the random
         numbers, and later epochs count on from it.
+
+        Args:
+            epoch: counted from 0.
+
+        Examples:
+            >>> loader = headrace.DataLoader(list(range(4)), shuffle=True, seed=0)
+            >>> loader.set_epoch(3)
         """
         self._session.position.epoch = epoch
         self._session.position.announced = True
@@ -228,12 +248,21 @@ class DataLoader(Observed, AskedArguments[T_co]):
             tell_epoch(listener, epoch)
 
     def state_dict(self) -> Snapshot:
-        """Returns which batches of which epoch were delivered so far: a small dictionary for `load_state_dict`.
+        """Tells which batches of which epoch were delivered so far.
 
-        Batches that were only prefetched do not count. You can save the state with `torch.save` or send it to another
-        process; `headrace.merge_states` joins the states of several ranks. Takes microseconds, plus the time of the
-        dataset's own `state_dict()` if it has one. Raises `StateError` if the dataset or the sampler has a state that
-        could not be taken.
+        Batches that were only prefetched do not count. Takes microseconds, plus the time of the dataset's own.
+
+        Returns:
+            A small dictionary to save or to send; `headrace.merge_states` joins those of several ranks.
+
+        Raises:
+            StateError: the dataset or the sampler has a state that could not be taken.
+
+        Examples:
+            >>> loader = headrace.DataLoader([1, 2, 3, 4], batch_size=2)
+            >>> first = next(iter(loader))
+            >>> loader.state_dict()["batches"]
+            1
         """
         if self._session.position.resume is None:
             check_states(self._session.spec(self))
@@ -248,8 +277,21 @@ class DataLoader(Observed, AskedArguments[T_co]):
         """Makes the next iteration continue after the batches that were delivered when the state was saved.
 
         The number of workers, the backend, `prefetch_factor` and, if all ranks share one order, the world size may
-        differ. The batches are the same, bit for bit, as without the interruption; with `seed=` so are random numbers
-        drawn in the dataset. Raises `StateError` if the state belongs to other data, another seed or another rank.
+        differ. Batches are the same, bit for bit, as without the interruption; with `seed=` so are random numbers in
+        the dataset.
+
+        Args:
+            state_dict: what `state_dict()` or `headrace.merge_states` returned.
+
+        Raises:
+            StateError: the state belongs to other data, another seed or another rank.
+
+        Examples:
+            >>> loader = headrace.DataLoader([1, 2, 3, 4], batch_size=2)
+            >>> first = next(iter(loader))
+            >>> loader.load_state_dict(loader.state_dict())
+            >>> list(loader)
+            [tensor([3, 4])]
         """
         session = self._session
         state: Snapshot | None = None
@@ -279,17 +321,24 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
         For the source's own tools, and to free what a journal holds. What training gets does not depend on it: a state
         holds all that a resume needs. A span that is shuffled is done with when all of it was delivered. A server that
-        does not answer is told by the next call, which a warning says. Raises `UsageError` for a dataset that is no
-        log, `StateError` for a state of another one, and `StorageError` if the source refuses.
-        """
-        if not is_live(self.dataset):
-            found = type(self.dataset).__name__
-            what = "there is nobody to tell what is done with"
-            cure = "leave the call out: it is for what headrace.open makes of kafka:// and other sources that never end"
-            raise UsageError.about(what, place="headrace.DataLoader.commit", found=found, cure=cure)
+        does not answer is told by the next call, which a warning says.
 
+        Args:
+            state_dict: what `state_dict()` returned.
+
+        Raises:
+            UsageError: the dataset is no log.
+            StateError: the state is one of another dataset.
+            StorageError: the source refuses.
+
+        Examples:
+            >>> def save(loader: headrace.DataLoader, state: dict) -> None:
+            ...     torch.save(state, "checkpoint.pt")
+            ...     loader.commit(state)
+        """
+        check_live(self.dataset)
         checked(state_dict, self._session.terms(self, None).fingerprint)
-        self.dataset.commit(parts_of(state_dict)[0])  # type: ignore[attr-defined]  # `is_live` has looked
+        self.dataset.commit(parts_of(state_dict)[0])  # type: ignore[attr-defined]  # `check_live` has looked
 
     def _iterate(self) -> Any:
         if is_live(self.dataset) and says_yes(self.dataset, "endless"):
@@ -369,15 +418,9 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if self.shard is None or self._dataset_kind != DatasetKind.Iterable:
             return length
 
-        size = self._options.world(is_stream=True).size
-        if size == 1:
-            return length
-
-        share = (self.batch_size or 1) * size
+        share = (self.batch_size or 1) * self._options.world(is_stream=True).size
         samples = len(self.dataset)  # type: ignore[arg-type]  # it has a length, or torch would have raised
-        if self.drop_last:
-            return samples // share
-        return -(-samples // share)
+        return batches_in(samples, share, drop_last=self.drop_last)
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -390,14 +433,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         """The current backend, number of workers and so on. Before the first epoch: what you asked for."""
         if self.recorder.epoch >= 0:
             return self.recorder.setting
-
-        backend: Backend = "process"
-        if not has_workers(self, self._session):
-            backend = "inline"
-        elif self.backend == "thread":
-            backend = "thread"
-
-        return setting_of(self, backend=backend, workers=self.num_workers)
+        return asked_setting(self, has_workers=has_workers(self, self._session))
 
     @property
     def faults(self) -> Faults:
@@ -422,17 +458,6 @@ class DataLoader(Observed, AskedArguments[T_co]):
             return super()._get_iterator()
         return FACES[executor.backend](self, session, executor)
 
-    def check_worker_number_rationality(self) -> None:
-        """Warns, as torch does, of more workers than this machine has cores; not of workers on other machines."""
-        if as_ray(self.backend) is None:
-            super().check_worker_number_rationality()
-
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""
         return {**self.__dict__, "_session": self._session.without_resources()}
-
-    def __class_getitem__(cls, parameters: object) -> Any:
-        """Accepts `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second type is for readers only."""
-        if isinstance(parameters, tuple) and len(parameters) == 2:
-            parameters = parameters[0]
-        return super().__class_getitem__(parameters)  # type: ignore[misc]  # Generic defines it

@@ -116,10 +116,46 @@ class AskedArguments(TorchDataLoader[T_co]):
             raise ValueError(f"{attr} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(attr, value)
 
+    def __class_getitem__(cls, parameters: object) -> Any:
+        """Accepts `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second type is for readers only."""
+        if isinstance(parameters, tuple) and len(parameters) == 2:
+            parameters = parameters[0]
+        return super().__class_getitem__(parameters)  # type: ignore[misc]  # Generic defines it
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns, as torch does, of more workers than this machine has cores; not of workers on other machines."""
+        if as_ray(self.backend) is None:
+            super().check_worker_number_rationality()
+
 
 def is_map(dataset: object) -> bool:
     """Tells whether a dataset is one with keys."""
     return not isinstance(dataset, IterableDataset)
+
+
+def checked_on_error(on_error: ErrorAction | OnError, dataset: object, given: object) -> dict[str, Any]:
+    """Returns what `Options` has of bad samples. `given`: the user's sampler. Raises `UsageError`."""
+    errors = OnError.of(on_error)
+    exclude = None
+    if errors.exclude is not None:
+        exclude = checked_exclude(errors.exclude, dataset, given)
+    return {"on_error": errors, "log": checked_log(errors), "exclude": exclude}
+
+
+def batches_in(samples: int, share: int, *, drop_last: bool) -> int:
+    """Returns how many batches each rank has of a stream. share: samples that all ranks take at a time."""
+    if drop_last:
+        return samples // share
+    return -(-samples // share)
+
+
+def check_live(dataset: object) -> None:
+    """Raises `UsageError` unless a dataset is a log, whose source can be told what is done with."""
+    if not is_live(dataset):
+        found = type(dataset).__name__
+        what = "there is nobody to tell what is done with"
+        cure = "leave the call out: it is for what headrace.follow makes of kafka:// and other sources that never end"
+        raise UsageError.about(what, place="headrace.DataLoader.commit", found=found, cure=cure)
 
 
 def checked_log(on_error: OnError) -> Path | None:

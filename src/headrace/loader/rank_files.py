@@ -68,19 +68,33 @@ class StepFiles:
 
 
 def save_state(loader: Any, folder: str | os.PathLike[str], step: int | None = None, *, keep: int = 2) -> Path:
-    """Writes the state of this rank's loader into a folder that all ranks see. Returns the path of the file.
+    """Writes the state of this rank's loader into a folder that all ranks see.
 
     Each rank calls it at the same step, after it has saved its part of the model. No rank waits for another one.
-    `headrace.merge_states(folder)` joins the files of the last step of which all ranks have saved.
+    `headrace.merge_states(folder)` joins the files of the last step of which all ranks have saved. The disk has the
+    file when the call returns.
 
-    loader: a loader, or what its `state_dict()` returned. folder: is made if it is missing; each loader of a script
-    needs one of its own. step: the number of the checkpoint, for a file such as `step-1200/loader-3-of-8`; None: the
-    folder is that of one checkpoint, and the file is `loader-3-of-8`. keep: complete steps that stay, this one
-    included. This rank removes its share of older files with the next save; other files in the folders stay.
+    Args:
+        loader: a loader, or what its `state_dict()` returned.
+        folder: is made if it is missing. Each loader of a script needs one of its own.
+        step: the number of the checkpoint, for a file such as `step-1200/loader-3-of-8`; None: the folder is that of
+            one checkpoint, and the file is `loader-3-of-8`.
+        keep: complete steps that stay, this one included. This rank removes its share of older files with the next
+            save; other files in the folders stay.
 
-    The disk has the file when the call returns. Raises `StateError` if the state of the dataset holds objects that are
-    neither plain values nor tensors or arrays, `UsageError` for wrong arguments, and `OSError` if the file cannot be
-    written.
+    Returns:
+        The path of the file.
+
+    Raises:
+        StateError: the state of the dataset holds objects that are neither plain values nor tensors or arrays.
+        UsageError: wrong arguments.
+        OSError: the file cannot be written.
+
+    Examples:
+        >>> loader = headrace.DataLoader([1, 2, 3, 4], batch_size=2)
+        >>> str(headrace.save_state(loader, "states", step=1200))
+        'states/step-1200/loader-0-of-1'
+        >>> loader.load_state_dict(headrace.merge_states("states"))
     """
     _check_arguments(folder, step, "headrace.save_state")
     if not _is_count(keep) or keep < 1:
@@ -112,12 +126,23 @@ def save_state(loader: Any, folder: str | os.PathLike[str], step: int | None = N
 def merge_states(states: Sequence[Snapshot] | str | os.PathLike[str], *, step: int | None = None) -> Snapshot:
     """Joins the states of all ranks, saved at the same step. Any rank of any world size can load the result.
 
-    states: one per rank, in any order; ranks that share a `headrace.Shard` have one state, which may come several
-    times. Or the folder of `headrace.save_state`: then the last step counts of which the states of all ranks are there
-    and whole. The number of this step is in the result under "step". step: takes this step of a folder, not the last.
+    Args:
+        states: one per rank, in any order; ranks that share a `headrace.Shard` have one state, which may come several
+            times. Or the folder of `headrace.save_state`: then the last step counts of which the states of all ranks
+            are there and whole.
+        step: takes this step of a folder, not the last.
 
-    Raises `StateError` if a rank is missing, comes twice with different states, or stopped at another step, if a state
-    is damaged or is no state, and if no step of a folder is complete.
+    Returns:
+        A state for `DataLoader.load_state_dict`. Of a folder, it has the number of the step under `"step"`.
+
+    Raises:
+        StateError: a rank is missing, comes twice with different states, or stopped at another step; a state is damaged
+            or is no state; or no step of a folder is complete.
+
+    Examples:
+        >>> loader = headrace.DataLoader([1, 2, 3, 4], batch_size=2)
+        >>> merged = headrace.merge_states([loader.state_dict()])
+        >>> loader.load_state_dict(merged)
     """
     if not isinstance(states, (str, os.PathLike)):
         if step is not None:

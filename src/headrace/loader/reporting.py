@@ -43,16 +43,50 @@ class Observed:
         return self.recorder.recording()
 
     def diagnose(self) -> Diagnosis:
-        """Returns what training waits for, what to change, and what the change would gain."""
+        """Finds out what training waits for, what to change, and what the change would gain.
+
+        Returns:
+            A summary in words and the findings behind it.
+
+        Examples:
+            >>> loader = headrace.DataLoader(list(range(8)), batch_size=4)
+            >>> batches = list(loader)
+            >>> type(loader.diagnose().summary)
+            <class 'str'>
+        """
         return diagnose(self.recorder.recording())
 
     def report(self) -> Report:
-        """Returns the diagnosis with the figures behind it, for `print` or a `rich` console."""
+        """Makes a report of the diagnosis and the figures behind it, for `print` or a `rich` console.
+
+        Returns:
+            A report of what was recorded until now.
+
+        Examples:
+            >>> loader = headrace.DataLoader(list(range(8)), batch_size=4)
+            >>> batches = list(loader)
+            >>> text = str(loader.report())
+        """
         return Report(self.recorder.recording())
 
 
 class Report:
-    """A recording and its diagnosis: print it, or show it in a notebook."""
+    """A recording and its diagnosis: print it, or show it in a notebook.
+
+    Attributes:
+        recording: what was recorded.
+        diagnosis: what was found out from it.
+
+    Args:
+        recording: what `loader.recording` has.
+
+    Examples:
+        >>> loader = headrace.DataLoader(list(range(8)), batch_size=4)
+        >>> batches = list(loader)
+        >>> report = headrace.types.Report(loader.recording)
+        >>> len(report.recording.batches)
+        2
+    """
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording

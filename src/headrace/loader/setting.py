@@ -22,6 +22,17 @@ from headrace.workers.auto.scaling import MOST_WORKERS
 Backend = Literal["process", "thread", "inline"]
 
 
+def asked_setting(loader: AskedArguments[Any], *, has_workers: bool) -> Setting:
+    """Returns the setting of a loader that was not iterated yet: what the user asked for."""
+    backend: Backend = "process"
+    if not has_workers:
+        backend = "inline"
+    elif loader.backend == "thread":
+        backend = "thread"
+
+    return setting_of(loader, backend=backend, workers=loader.num_workers)
+
+
 def setting_of(
     loader: TorchDataLoader[Any],
     *,

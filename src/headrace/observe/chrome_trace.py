@@ -75,11 +75,22 @@ def _number_arrows(events: Iterable[dict[str, Any]]) -> None:
 
 
 def write_trace(path: Path, recordings: Sequence[Recording], beside: Path | None = None) -> None:
-    """Writes a trace, gzipped where the path ends in ".gz": aside, then renamed.
+    """Writes a trace that Chrome and Perfetto show: aside, then renamed.
 
-    beside: a trace that `torch.profiler.profile.export_chrome_trace` wrote in this process; its events go along.
+    Args:
+        path: of the file; gzipped where it ends in ".gz".
+        recordings: of the loaders, as `loader.recording` has them.
+        beside: a trace that `torch.profiler.profile.export_chrome_trace` wrote in this process; its events go along.
 
-    Raises `UsageError` if `beside` is no such trace, `OSError` if a file cannot be read or written.
+    Raises:
+        UsageError: `beside` is no such trace.
+        OSError: a file cannot be read or written.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> loader = headrace.DataLoader(list(range(6)), batch_size=2)
+        >>> batches = list(loader)
+        >>> headrace.write_trace(Path("trace.json.gz"), [loader.recording])
     """
     if beside is None:
         trace = trace_events(recordings)

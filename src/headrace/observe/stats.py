@@ -53,38 +53,54 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """One loader. Times are in seconds, sizes in bytes."""
+    """One loader. Times are in seconds, sizes in bytes.
+
+    Attributes:
+        label: where the script makes the loader, as file:line; or a name.
+        epochs: that were begun.
+        batches: that the loop got.
+        samples: of these batches.
+        bytes: of the tensors and arrays of all batches.
+        looped: time of the training loop: waiting for batches and working on them.
+        waited: time of it that the loop waited for batches, workers that were started for an epoch included.
+        first_batch: median time from the beginning of an epoch to its first batch.
+        prepared: time that the slowest of the latest first batches took, if something was prepared for it; 0: nothing
+            was.
+        stages: seconds of each of `recording.STAGES`.
+        workers: in the order of their numbers; only those whose work was measured.
+        memory_main: of the main process, when looked at last; 0: never.
+        memory_workers: of all its children together, likewise.
+        bad_samples: that were skipped or replaced.
+        restarts: workers that died or hung, and were replaced.
+        remote: what was read from object stores and servers; None: the data lie on this machine.
+        live: what was read from a source that never ends, and how far that is ahead; None: the data end.
+        copies: what was copied to a device; None: batches stay on this machine.
+
+    Examples:
+        >>> loader = headrace.DataLoader(list(range(8)), batch_size=4)
+        >>> batches = list(loader)
+        >>> loader.stats.batches, loader.stats.samples
+        (2, 8)
+    """
 
     label: str = "DataLoader"
     epochs: int = 0
     batches: int = 0
     samples: int = 0
     bytes: int = 0
-    """Of the tensors and arrays of all batches."""
     looped: float = 0.0
-    """Time of the training loop: waiting for batches and working on them."""
     waited: float = 0.0
-    """Time of it that the loop waited for batches, workers that were started for an epoch included."""
     first_batch: float = NAN
-    """Median time from the beginning of an epoch to its first batch."""
     prepared: float = 0.0
-    """Time that the slowest of the latest first batches took, if something was prepared for it; 0: nothing was."""
     stages: Mapping[str, StageStats] = field(default_factory=dict)
-    """For each of `recording.STAGES`."""
     workers: tuple[WorkerStats, ...] = ()
-    """In the order of their numbers; only those whose work was measured."""
     memory_main: int = 0
-    """Of the main process, when looked at last; 0: never."""
     memory_workers: int = 0
-    """Of all its children together, likewise."""
     bad_samples: int = 0
     restarts: int = 0
     remote: RemoteReads | None = None
-    """What was read from object stores and servers; None: the data lie on this machine."""
     live: LiveReads | None = None
-    """What was read from a source that never ends, and how far that is ahead; None: the data end."""
     copies: DeviceCopies | None = None
-    """What was copied to a device; None: batches stay on this machine."""
 
     @property
     def wait_share(self) -> float:
@@ -106,7 +122,17 @@ class LoaderStats:
         return 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as JSON knows it: NaN as None."""
+        """Gives the figures as JSON knows them: NaN as None.
+
+        Returns:
+            Plain values by their names.
+
+        Examples:
+            >>> loader = headrace.DataLoader([1, 2, 3])
+            >>> batches = list(loader)
+            >>> loader.stats.as_json()["batches"]
+            3
+        """
         figures = asdict(self)
         for name in ("wait_share", "samples_per_second", "bytes_per_second"):
             figures[name] = getattr(self, name)

@@ -23,10 +23,16 @@ from headrace.telemetry.recording import MAIN
 class TensorBoardWriter:
     """Writes scalars for TensorBoard; the step is the number of batches so far.
 
-    where: a folder, which is made at the first call, or a `SummaryWriter`, which stays its owner's.
-    prefix: what all names begin with; the loader's label follows.
+    Args:
+        where: a folder, which is made at the first call, or a `SummaryWriter`, which stays its owner's.
+        prefix: what all names begin with; the loader's label follows.
 
-    Raises `MissingExtraError` if tensorboard is not installed.
+    Raises:
+        MissingExtraError: tensorboard is not installed.
+
+    Examples:
+        >>> writer = headrace.TensorBoardWriter("runs/first")
+        >>> loader = headrace.DataLoader(list(range(6)), batch_size=2, on_stats=writer)
     """
 
     def __init__(self, where: str | os.PathLike[str] | Any, prefix: str = "headrace") -> None:
@@ -57,7 +63,12 @@ class TensorBoardWriter:
         self._writer.flush()
 
     def close(self) -> None:
-        """Closes the file, if it is of its own making; another call opens a new one."""
+        """Closes the file, if it is of its own making; another call opens a new one.
+
+        Examples:
+            >>> writer = headrace.TensorBoardWriter("runs/first")
+            >>> writer.close()
+        """
         if self._folder is not None and self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -88,10 +99,17 @@ def _scalars(stats: LoaderStats) -> Iterator[tuple[str, float]]:
 class OpenMetricsWriter:
     """Writes a file in OpenMetrics' text format, whole at every call: it is written aside and renamed.
 
-    path: of the file; a textfile collector of node_exporter takes files of its folder that end in `.prom`. Processes
-    that run side by side, such as ranks, need a file each. All series have the label `rank`.
+    Args:
+        path: of the file; a textfile collector of node_exporter takes files of its folder that end in `.prom`.
+            Processes that run side by side, such as ranks, need a file each. All series have the label `rank`.
 
-    Raises `UsageError` if there is no such folder, `MissingExtraError` if prometheus-client is not installed.
+    Raises:
+        UsageError: there is no such folder.
+        MissingExtraError: prometheus-client is not installed.
+
+    Examples:
+        >>> writer = headrace.OpenMetricsWriter("loader.prom")
+        >>> loader = headrace.DataLoader(list(range(6)), batch_size=2, on_stats=writer)
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -28,8 +28,22 @@ class ClassBalancedSampler(PositionalSampler, SplitOverRanks):
     comes again only after all others of its class. Each class continues in the next epoch where it stopped, so all
     samples of a large class come over time. Memory: 8 bytes per label, 32 per class.
 
-    labels: one for each sample: a one-dimensional array, tensor or sequence of hashable values.
-    num_samples: samples of an epoch over all ranks; by default the number of labels.
+    Args:
+        labels: one for each sample: a one-dimensional array, tensor or sequence of hashable values.
+        num_samples: samples of an epoch over all ranks; by default the number of labels.
+        seed: of the order.
+        rank: of this process; None: that of `torch.distributed` or the launcher's environment.
+        world_size: number of ranks; None: likewise.
+        uneven: as in `DistributedSampler`.
+
+    Raises:
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> labels = ["cat", "dog", "dog", "dog"]
+        >>> sampler = headrace.samplers.ClassBalancedSampler(labels, num_samples=4)
+        >>> sorted(labels[key] for key in sampler)
+        ['cat', 'cat', 'dog', 'dog']
     """
 
     def __init__(

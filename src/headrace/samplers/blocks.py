@@ -21,8 +21,24 @@ class BlockShuffleSampler(PositionalSampler, SplitOverRanks):
     """Every key once, with only `window` blocks of `block_size` neighbouring keys in use at a time.
 
     The blocks (of a file, a row group, a chunk) come in random order. The samples of `window` consecutive blocks are
-    shuffled together: a larger window mixes better and keeps more blocks open. Memory is constant. `dataset` and
-    `uneven` are as in `DistributedSampler`.
+    shuffled together: a larger window mixes better and keeps more blocks open. Memory is constant.
+
+    Args:
+        dataset: a dataset with a length, or the length itself.
+        block_size: samples of a block.
+        window: blocks that are shuffled together.
+        seed: of the order.
+        rank: of this process; None: that of `torch.distributed` or the launcher's environment.
+        world_size: number of ranks; None: likewise.
+        uneven: as in `DistributedSampler`.
+
+    Raises:
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> sampler = headrace.samplers.BlockShuffleSampler(6, block_size=2, window=1)
+        >>> sorted(sampler)
+        [0, 1, 2, 3, 4, 5]
     """
 
     def __init__(

@@ -26,7 +26,19 @@ Lengths = npt.NDArray[Any]
 
 
 class Batch(list[int]):
-    """The keys of a batch. `positions`: the samples' positions in the shuffled order, int64, shape (len(self),)."""
+    """The keys of a batch.
+
+    Attributes:
+        positions: the samples' positions in the shuffled order, int64, shape (len(self),).
+
+    Args:
+        keys: of the samples, int64, shape (n,).
+        positions: likewise.
+
+    Examples:
+        >>> headrace.samplers.Batch(np.array([7, 3]), np.array([0, 1]))
+        [7, 3]
+    """
 
     positions: Keys
 
@@ -183,16 +195,29 @@ class BucketedBatchSampler(ElasticSampler, SplitOverRanks):
 class LengthBucketBatchSampler(BucketedBatchSampler):
     """Batches of `batch_size` samples of similar length.
 
-    lengths: the length of each sample, non-negative numbers, shape (n,).
-    window: samples that are sorted together, rounded up to whole groups of batches; by default 64 batches. Larger
-      windows pad less and shuffle less.
-    drop_last: leaves out the samples at the end of the shuffled order that do not fill a batch. Otherwise these come as
-      the last batch.
-    rank, world_size, uneven: as in `DistributedSampler`, but `uneven` counts batches.
-
     In each step the ranks get batches of similar length, so that none waits for another: an eighth of a window's
     batches, rounded down to a power of two, stay together as a group. It suits as many ranks, or half as many, and so
     on; take a window of 8 batches for each rank if there are more than 8.
+
+    Args:
+        lengths: the length of each sample, non-negative numbers, shape (n,).
+        batch_size: samples of a batch.
+        window: samples that are sorted together, rounded up to whole groups of batches; by default 64 batches. Larger
+            windows pad less and shuffle less.
+        shuffle: whether each epoch has another order; otherwise windows follow the dataset, and their batches come by
+            descending length.
+        drop_last: leaves out the samples at the end of the shuffled order that do not fill a batch. Otherwise these
+            come as the last batch.
+        seed: of the order.
+        dealing: `rank`, `world_size` and `uneven`, as in `DistributedSampler`, but `uneven` counts batches.
+
+    Raises:
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> sampler = headrace.samplers.LengthBucketBatchSampler([9, 2, 8, 3], batch_size=2, shuffle=False)
+        >>> list(sampler)
+        [[0, 2], [3, 1]]
     """
 
     def __init__(
@@ -244,15 +269,27 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
 class MaxTokensBatchSampler(BucketedBatchSampler):
     """Batches of similar length whose padded size, samples x longest, is at most `max_tokens`.
 
-    lengths: the length of each sample, non-negative numbers, shape (n,).
-    max_samples: the largest number of samples in a batch; None: no limit.
-    too_long: a sample longer than `max_tokens` is an error with `"raise"`, left out with `"skip"`, and a batch of its
-      own with `"alone"`.
-    window: samples that are sorted together.
-    rank, world_size, uneven: as in `DistributedSampler`, but `uneven` counts batches.
-
     The number of batches depends on the epoch. To count them, `len()` cuts all windows of the epoch, at some 5 million
     samples per second, and keeps the number for the epoch. Nothing else needs it.
+
+    Args:
+        lengths: the length of each sample, non-negative numbers, shape (n,).
+        max_tokens: the largest padded size of a batch.
+        max_samples: the largest number of samples in a batch; None: no limit.
+        too_long: a sample longer than `max_tokens` is an error with `"raise"`, left out with `"skip"`, and a batch of
+            its own with `"alone"`.
+        window: samples that are sorted together.
+        shuffle: as in `LengthBucketBatchSampler`.
+        seed: of the order.
+        dealing: `rank`, `world_size` and `uneven`, as in `DistributedSampler`, but `uneven` counts batches.
+
+    Raises:
+        UsageError: wrong arguments, or a sample that is too long.
+
+    Examples:
+        >>> sampler = headrace.samplers.MaxTokensBatchSampler([9, 2, 8, 3], max_tokens=18, shuffle=False)
+        >>> list(sampler)
+        [[0, 2], [3, 1]]
     """
 
     batches_vary = True

@@ -71,8 +71,20 @@ class DistributedSampler(WholeSampler, SplitOverRanks):
 
     It takes constant memory and starts at once, for any length.
 
-    dataset: a dataset with a length, or the length itself.
-    uneven: what happens at the end if the length is no multiple of the world size: `"pad"` repeats a few samples,
-      `"drop"` leaves a few out, `"keep"` delivers each exactly once, and some ranks get one more than others.
-    exclude: numbers of samples to leave out; takes 8 bytes for each.
+    Args:
+        dataset: a dataset with a length, or the length itself.
+        shuffle: whether each epoch has another order; otherwise the keys ascend.
+        seed: of the order.
+        rank: of this process; None: that of `torch.distributed` or the launcher's environment.
+        world_size: number of ranks; None: likewise.
+        uneven: what happens at the end if the length is no multiple of the world size: `"pad"` repeats a few samples,
+            `"drop"` leaves a few out, `"keep"` delivers each exactly once, and some ranks get one more than others.
+        exclude: numbers of samples to leave out; takes 8 bytes for each.
+
+    Raises:
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> list(headrace.samplers.DistributedSampler(5, shuffle=False, rank=1, world_size=2, uneven="keep"))
+        [1, 3]
     """

@@ -61,11 +61,6 @@ class Mix(NamedTuple):
 class MixtureSampler(PositionalSampler, SplitOverRanks):
     """Keys of `torch.utils.data.ConcatDataset(sources)`, drawn from the sources in proportion to `weights`.
 
-    sources: datasets, or their lengths.
-    weights: one for each source; a weight of 0 switches the source off.
-    num_samples: samples of an epoch over all ranks; by default the sum of the lengths.
-    rank, world_size, uneven: as in `DistributedSampler`.
-
     Each source is shuffled, and shuffled again whenever all its samples have come. It continues in the next epoch where
     it stopped, so a large source does not start over in each epoch. After p runs of 256 samples, no source deviates
     from its share by more than 2 + log2(p) * 2/3 samples.
@@ -74,6 +69,22 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     order depends on seed, epoch, position, and when the weights changed; `state_dict` holds their last change. Memory:
     a few words per source. Each rank computes the sources, but not the keys, of all ranks' samples: some 15 million
     samples per second.
+
+    Args:
+        sources: datasets, or their lengths.
+        weights: one for each source; a weight of 0 switches the source off.
+        num_samples: samples of an epoch over all ranks; by default the sum of the lengths.
+        shuffle: whether the samples of each source are shuffled.
+        seed: of the order.
+        dealing: `rank`, `world_size` and `uneven`, as in `DistributedSampler`.
+
+    Raises:
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> sampler = headrace.samplers.MixtureSampler([4, 4], weights=[1, 3], num_samples=8)
+        >>> sum(key >= 4 for key in sampler)
+        6
     """
 
     may_change = True
@@ -112,9 +123,20 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     def set_weights(self, weights: npt.ArrayLike | torch.Tensor) -> None:
         """Changes the weights from the next sample on; with a headrace loader, from the loop's next batch on.
 
-        The loader drops the batches that workers have made ahead, and has them made again. Raises `UsageError` if the
-        weights do not fit the sources, or while a framework splits this sampler's keys over the ranks: each rank would
-        change at another place.
+        The loader drops the batches that workers have made ahead, and has them made again.
+
+        Args:
+            weights: one for each source.
+
+        Raises:
+            UsageError: the weights do not fit the sources, or a framework splits this sampler's keys over the ranks:
+                each rank would change at another place.
+
+        Examples:
+            >>> sampler = headrace.samplers.MixtureSampler([4, 4], weights=[1, 3])
+            >>> sampler.set_weights([1, 1])
+            >>> sampler.weights
+            array([0.5, 0.5])
         """
         shares = self._checked(weights)
         if self._asking is not None and self._reached()["position"] < self.total:
@@ -179,11 +201,18 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """See `ElasticSampler.state_dict`.
+        """Tells where the iteration is, as `ElasticSampler.state_dict` does.
 
-        shares: the weights, in units of 2**-40.
-        since: the position from which they apply, counted over all epochs.
-        counts: how many samples each source had delivered before that position.
+        `shares` are the weights, in units of 2**-40, `since` is the position from which they apply, counted over all
+        epochs, and `counts` says how many samples each source had delivered before that position.
+
+        Returns:
+            Plain values, the same on all ranks that are in step.
+
+        Examples:
+            >>> sampler = headrace.samplers.MixtureSampler([4, 4], weights=[1, 3])
+            >>> sampler.state_dict()["counts"]
+            [0, 0]
         """
         return self.state_at(self.checkpoint())
 

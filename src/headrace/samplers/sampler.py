@@ -52,6 +52,19 @@ class ElasticSampler(Sampler[Any]):
     An iteration begins with its first element, not with `iter()`. The first iteration after `load_state_dict` continues
     from the loaded state; later ones begin at the beginning of the epoch. No iteration changes the epoch: call
     `set_epoch`. If several iterations run at once, `state_dict` reports the one that began last.
+
+    Args:
+        seed: of the order.
+        rank: of this process; None: see above.
+        world_size: number of ranks; None: see above.
+        uneven: as in `DistributedSampler`.
+
+    Raises:
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> isinstance(headrace.samplers.DistributedSampler(4), headrace.samplers.ElasticSampler)
+        True
     """
 
     name: ClassVar[str]
@@ -139,13 +152,30 @@ class ElasticSampler(Sampler[Any]):
         self._world_size = world.size
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the epoch, on which the order depends, and goes to the beginning of the epoch."""
+        """Sets the number of the epoch, on which the order depends, and goes to the beginning of the epoch.
+
+        Args:
+            epoch: counted from 0.
+
+        Examples:
+            >>> sampler = headrace.samplers.DistributedSampler(4)
+            >>> sampler.set_epoch(1)
+        """
         self.epoch = index(epoch)
         self._start = None
         self._go_to(self._beginning())
 
     def state_dict(self) -> State:
-        """Returns the state after the last element, as plain values: the same on all ranks that are in step."""
+        """Tells where the iteration is, after its last element.
+
+        Returns:
+            Plain values, the same on all ranks that are in step.
+
+        Examples:
+            >>> sampler = headrace.samplers.DistributedSampler(4)
+            >>> sampler.state_dict()["position"]
+            0
+        """
         return {"sampler": self.name, **self._identity(), "epoch": self.epoch, **self._reached()}
 
     def checkpoint(self) -> Any:
@@ -183,7 +213,21 @@ class ElasticSampler(Sampler[Any]):
         """
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Makes the next iteration continue from a state. Raises `StateError` if it belongs to another sampler."""
+        """Makes the next iteration continue from a state.
+
+        Args:
+            state_dict: what `state_dict()` returned, of any number of ranks.
+
+        Raises:
+            StateError: the state belongs to another sampler.
+
+        Examples:
+            >>> sampler = headrace.samplers.DistributedSampler(4, shuffle=False)
+            >>> first = next(iter(sampler))
+            >>> sampler.load_state_dict(sampler.state_dict())
+            >>> list(sampler)
+            [1, 2, 3]
+        """
         self.check_state(state_dict)
         self.epoch = state_dict["epoch"]
         self._start = {name: state_dict[name] for name in self._beginning()}
@@ -247,11 +291,25 @@ Cursor = tuple[int, int, list[int]]
 class PositionalSampler(ElasticSampler):
     """A sampler of single keys. A subclass sets `total` and defines the order by `keys_at`.
 
-    uneven: what happens at the end if the length is no multiple of the world size: `"pad"` repeats a few samples,
-      `"drop"` leaves a few out, `"keep"` delivers each exactly once, and some ranks get one more than others.
-
     Memory is constant unless a subclass says otherwise. `state_dict()["position"]` counts the positions that all ranks
     together have used.
+
+    Args:
+        seed: of the order.
+        rank: of this process; None: that of `torch.distributed` or the launcher's environment.
+        world_size: number of ranks; None: likewise.
+        uneven: as in `DistributedSampler`.
+
+    Raises:
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> class Backwards(headrace.samplers.PositionalSampler):
+        ...     total = 3
+        ...     def keys_at(self, epoch, positions):
+        ...         return self.total - 1 - positions
+        >>> list(Backwards())
+        [2, 1, 0]
     """
 
     total: int = 0
@@ -262,7 +320,19 @@ class PositionalSampler(ElasticSampler):
 
     @abstractmethod
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
-        """Returns the keys at `positions` (0 .. total-1) of an epoch, an array of the same shape."""
+        """Tells which keys come at some positions of an epoch.
+
+        Args:
+            epoch: counted from 0.
+            positions: whole numbers from 0 to `total` - 1, an int64 array.
+
+        Returns:
+            An array of the same shape.
+
+        Examples:
+            >>> headrace.samplers.DistributedSampler(4, shuffle=False).keys_at(0, np.array([2, 0]))
+            array([2, 0])
+        """
 
     def positions_of(self, epoch: int, keys: Keys) -> Keys | None:
         """Returns at which positions of an epoch the keys come, over all ranks; None if that cannot be told."""

@@ -20,11 +20,6 @@ Floats = npt.NDArray[np.float64]
 class WeightedSampler(PositionalSampler, SplitOverRanks):
     """Draws key i with a probability proportional to `weights[i]`.
 
-    weights: a one-dimensional array, tensor or sequence of finite numbers, none negative, not all zero. There may be
-      any number of them (torch's limit is 2**24). A key of weight 0 is never drawn.
-    num_samples: samples of an epoch over all ranks; by default the number of weights.
-    replacement: whether a key may be drawn more than once.
-
     With replacement, a draw of 53 random bits is searched in the cumulative sums in float64. Each probability is exact
     to 2**-53 and the rounding of the sums. Memory: 8 bytes per weight.
 
@@ -32,6 +27,24 @@ class WeightedSampler(PositionalSampler, SplitOverRanks):
     epoch (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006). Memory: 8 bytes per weight and 8
     per sample; 40 per weight while an epoch begins. Machines whose logarithms differ in the last bit may swap two keys;
     this becomes likely only with millions of weights.
+
+    Args:
+        weights: a one-dimensional array, tensor or sequence of finite numbers, none negative, not all zero. There may
+            be any number of them (torch's limit is 2**24). A key of weight 0 is never drawn.
+        num_samples: samples of an epoch over all ranks; by default the number of weights.
+        replacement: whether a key may be drawn more than once.
+        seed: of the order.
+        rank: of this process; None: that of `torch.distributed` or the launcher's environment.
+        world_size: number of ranks; None: likewise.
+        uneven: as in `DistributedSampler`.
+
+    Raises:
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> sampler = headrace.samplers.WeightedSampler([0.0, 1.0, 0.0], num_samples=3)
+        >>> list(sampler)
+        [1, 1, 1]
     """
 
     def __init__(

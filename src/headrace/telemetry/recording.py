@@ -93,7 +93,46 @@ class Event:
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of a loader in its latest epoch, and the limits of the machine."""
+    """The setting of a loader in its latest epoch, and the limits of the machine.
+
+    Attributes:
+        loader: whose class it is of.
+        backend: who makes batches.
+        num_workers: the current number.
+        prefetch_factor: batches that a worker makes ahead.
+        batch_size: samples of a batch; None: not known.
+        in_order: whether batches come in the order of the sampler.
+        free: whether any free worker makes the next batch; False: round robin.
+        persistent_workers: whether workers stay from one epoch to the next.
+        start_method: of worker processes.
+        fork_server: whether workers are forks of one helper process, which unpickled the dataset; False: each started
+            by itself.
+        is_stream: whether the dataset is an iterable one.
+        splits: whether each worker has a part of the data; False: it seems that each has the whole stream.
+        length: batches of an epoch; None: not known.
+        pin_memory: whether batches lie in page-locked memory.
+        device: where batches go; empty: they stay on this machine.
+        accelerator: the kind of accelerator of the machine, such as "cuda"; empty: none is known.
+        cores: of this machine, that this process may use.
+        remote_cores: those that workers on other machines may bring, at most.
+        memory: bytes that this process and its children may take.
+        dataset: the class of the dataset.
+        makes_batches: whether the dataset makes whole batches.
+        loads_together: whether the dataset loads the samples of a batch together (`__getitems__`).
+        seeded: whether the loader has a seed.
+        own_collate: whether the user gave a `collate_fn`.
+        shares: whether several workers make a batch together.
+        could_share: whether they would with `seed=`.
+        adapts: whether the tasks that a worker holds, `prefetch_factor`, follow from how long batches take.
+        spare_memory: bytes of finished batches that may wait behind one that is late.
+        tuned: whether headrace chooses the number of workers by measuring, so no advice on it is needed.
+        traps: what about the loader is known to go wrong.
+
+    Examples:
+        >>> loader = headrace.DataLoader([1, 2, 3], num_workers=2)
+        >>> loader.setting.num_workers, loader.setting.backend
+        (2, 'process')
+    """
 
     loader: Literal["headrace", "torch"] = "headrace"
     backend: Literal["process", "thread", "inline"] = "inline"
@@ -102,47 +141,28 @@ class Setting:
     batch_size: int | None = None
     in_order: bool = True
     free: bool = False
-    """Whether any free worker makes the next batch; False: round robin."""
     persistent_workers: bool = False
     start_method: str = "fork"
     fork_server: bool = False
-    """Whether workers are forks of one helper process, which unpickled the dataset; False: each started by itself."""
     is_stream: bool = False
     splits: bool = True
-    """Whether each worker has a part of the data; False: it seems that each has the whole stream."""
     length: int | None = None
-    """Batches of an epoch; None: not known."""
     pin_memory: bool = False
     device: str = ""
-    """Where batches go; empty: they stay on this machine."""
     accelerator: str = ""
-    """The kind of accelerator of the machine, such as "cuda"; empty: none is known."""
     cores: int = 1
-    """Of this machine, that this process may use."""
     remote_cores: int = 0
-    """Those that workers on other machines may bring, at most."""
     memory: int = 0
-    """Bytes that this process and its children may take."""
     dataset: str = ""
-    """The class of the dataset."""
     makes_batches: bool = False
-    """Whether the dataset makes whole batches."""
     loads_together: bool = False
-    """Whether the dataset loads the samples of a batch together (`__getitems__`)."""
     seeded: bool = False
-    """Whether the loader has a seed."""
     own_collate: bool = False
-    """Whether the user gave a `collate_fn`."""
     shares: bool = False
-    """Whether several workers make a batch together."""
     could_share: bool = False
-    """Whether they would with `seed=`."""
     adapts: bool = False
-    """Whether the tasks that a worker holds, `prefetch_factor`, follow from how long batches take."""
     spare_memory: int = 0
-    """Bytes of finished batches that may wait behind one that is late."""
     tuned: bool = False
-    """Whether headrace chooses the number of workers by measuring, so no advice on it is needed."""
     traps: tuple[Trap, ...] = ()
 
 
@@ -174,47 +194,92 @@ def worker_name(worker: int, host: str) -> str:
 
 @dataclass(frozen=True)
 class Recording:
-    """What is known of a loader: its latest batches, and sums over all of them."""
+    """What is known of a loader: its latest batches, and sums over all of them.
+
+    Attributes:
+        label: where the script makes it, as file:line; or a name.
+        setting: of the loader, in its latest epoch.
+        batches: `BATCH` [n]: the latest ones, in the order of their delivery.
+        epochs: when each began, had its first batch, and was left.
+        memory: `MEMORY` [m], in the order of time.
+        events: what happened, such as a worker that died, in the order of time.
+        places: where loading spends its time, largest share first; empty: not looked at.
+        totals: sums over all batches: see `totals_of`.
+        first_seen: when the first epoch began.
+        bad_samples: that were skipped or replaced.
+        restarts: workers that died or hung, and were replaced.
+        remote: what was read from object stores and servers; None: nothing was.
+        live: what was read from a source that never ends; None: the data end.
+        copies: what was copied to a device; None: batches stay on this machine.
+        hosts: the other machines on which workers run, by the workers' numbers.
+
+    Examples:
+        >>> loader = headrace.DataLoader(list(range(8)), batch_size=4)
+        >>> batches = list(loader)
+        >>> len(loader.recording.batches), len(loader.recording.epochs)
+        (2, 1)
+    """
 
     label: str = "DataLoader"
-    """Where the script makes it, as file:line; or a name."""
     setting: Setting = field(default_factory=Setting)
     batches: Batches = field(default_factory=lambda: np.zeros(0, BATCH))
-    """`BATCH` [n]: the latest ones, in the order of their delivery."""
     epochs: tuple[EpochTimes, ...] = ()
     memory: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, MEMORY))
-    """`MEMORY` [m], in the order of time."""
     events: tuple[Event, ...] = ()
     places: tuple[LoadingPlace, ...] = ()
-    """Where loading spends its time, largest share first; empty: not looked at."""
     totals: Mapping[str, float] = field(default_factory=dict)
-    """Sums over all batches: see `totals_of`."""
     first_seen: float = float("nan")
-    """When the first epoch began."""
     bad_samples: int = 0
     restarts: int = 0
     remote: RemoteReads | None = None
-    """What was read from object stores and servers; None: nothing was."""
     live: LiveReads | None = None
-    """What was read from a source that never ends; None: the data end."""
     copies: DeviceCopies | None = None
-    """What was copied to a device; None: batches stay on this machine."""
     hosts: Mapping[int, str] = field(default_factory=dict)
-    """The other machines on which workers run, by the workers' numbers."""
 
     def worker_name(self, worker: int) -> str:
-        """Returns what a worker is called, with its machine if that is another one."""
+        """Names a worker, with its machine if that is another one.
+
+        Args:
+            worker: its number.
+
+        Returns:
+            Words for a report.
+
+        Examples:
+            >>> headrace.types.Recording(hosts={1: "gpu-7"}).worker_name(1)
+            'worker 1 on gpu-7'
+        """
         return worker_name(worker, self.hosts.get(worker, ""))
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as JSON knows it: arrays as lists of their columns, NaN as None."""
+        """Gives the recording as JSON knows it: arrays as lists of their columns, NaN as None.
+
+        Returns:
+            Plain values by their names.
+
+        Examples:
+            >>> plain = headrace.DataLoader([1, 2, 3]).recording.as_json()
+            >>> headrace.types.Recording.from_json(plain).label == plain["label"]
+            True
+        """
         plain = asdict(self) | {"batches": _columns(self.batches), "memory": _columns(self.memory)}
         without: dict[str, Any] = without_nan(plain)
         return without
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Recording:
-        """Returns the recording that `as_json` returned."""
+        """Makes a recording of what `as_json` returned.
+
+        Args:
+            given: plain values by their names.
+
+        Returns:
+            A recording.
+
+        Examples:
+            >>> plain = headrace.DataLoader([1, 2, 3]).recording.as_json()
+            >>> recording = headrace.types.Recording.from_json(plain)
+        """
         setting = dict(given["setting"])
         setting["traps"] = _records(Trap, setting["traps"])
         epochs = map(_with_nan, given["epochs"])

@@ -153,11 +153,19 @@ class SimulatedAccelerator:
 
     `faults` lists what a real device would answer with an error or with silence: memory that was unregistered while a
     copy read it, or registered twice. Not thread-safe.
+
+    Args:
+        seed: of the order in which work is done.
+        memory: bytes of the device; None: without limit.
+        refuse_from: the number of the registration from which on all are refused, from 1.
+
+    Examples:
+        >>> from headrace.testing import SimulatedAccelerator
+        >>> with SimulatedAccelerator(seed=1):
+        ...     batches = list(headrace.DataLoader([1, 2, 3], pin_memory=True))
     """
 
     def __init__(self, seed: int = 0, *, memory: int | None = None, refuse_from: int | None = None) -> None:
-        """seed: of the order in which work is done. memory: bytes of the device; None: without limit. refuse_from: the
-        number of the registration from which on all are refused, from 1."""
         self.driver = _Machine(seed)
         if refuse_from is not None:
             self.driver.refuse_from = refuse_from

@@ -24,8 +24,14 @@ class Attempts:
     that was begun is counted. The folder belongs to the process that made the counter: it is removed when the counter
     is closed or collected there, or when that process exits. If that process is killed, the folder stays.
 
-    A key is anything whose `repr` is the same in all processes; whole numbers of every type are equal keys.
-    An attempt costs some microseconds.
+    A key is anything whose `repr` is the same in all processes; whole numbers of every type are equal keys. An attempt
+    costs some microseconds.
+
+    Examples:
+        >>> from headrace.testing import Attempts
+        >>> with Attempts() as attempts:
+        ...     attempts.count("read"), attempts.count("read"), attempts.of("read")
+        (0, 1, 2)
     """
 
     def __init__(self) -> None:
@@ -33,7 +39,23 @@ class Attempts:
         self._remove: Any = weakref.finalize(self, _remove, self._folder, os.getpid())
 
     def count(self, key: Hashable = "") -> int:
-        """Records one attempt and returns its number, from 0."""
+        """Records one attempt.
+
+        Args:
+            key: what is attempted.
+
+        Returns:
+            Its number, from 0.
+
+        Raises:
+            UsageError: the folder of the counter is gone.
+
+        Examples:
+            >>> from headrace.testing import Attempts
+            >>> with Attempts() as attempts:
+            ...     attempts.count()
+            0
+        """
         try:
             fd = os.open(self._file(key), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except FileNotFoundError as error:
@@ -52,14 +74,32 @@ class Attempts:
             os.close(fd)
 
     def of(self, key: Hashable = "") -> int:
-        """Returns how many attempts were recorded."""
+        """Tells how many attempts were recorded.
+
+        Args:
+            key: what was attempted.
+
+        Returns:
+            Their number.
+
+        Examples:
+            >>> from headrace.testing import Attempts
+            >>> with Attempts() as attempts:
+            ...     attempts.of("read")
+            0
+        """
         try:
             return self._file(key).stat().st_size
         except FileNotFoundError:
             return 0
 
     def close(self) -> None:
-        """Removes the counts, if this process made the counter. Calling it again does nothing."""
+        """Removes the counts, if this process made the counter. Calling it again does nothing.
+
+        Examples:
+            >>> from headrace.testing import Attempts
+            >>> Attempts().close()
+        """
         if self._remove is not None:
             self._remove()
 

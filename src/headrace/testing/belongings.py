@@ -76,10 +76,17 @@ class Belongings:
 
 
 def descendants() -> list[int]:
-    """Returns the process numbers of this process's children, their children, and so on; Linux only, else none.
+    """Lists the child processes of this process, their children, and so on; Linux only, else none.
 
     Leaves out the helpers that multiprocessing keeps until the interpreter exits: resource tracker and fork server.
     Children of a process that has ended belong to init, and are not found.
+
+    Returns:
+        Their process numbers.
+
+    Examples:
+        >>> from headrace.testing import descendants
+        >>> numbers = descendants()
     """
     helpers = {
         getattr(resource_tracker._resource_tracker, "_pid", None),

@@ -15,9 +15,26 @@ from headrace.testing.faults import Fault, Raise
 class FaultyCall:
     """A function around another one in which a fault happens in some calls: for `collate_fn`, `worker_init_fn`, ...
 
-    Which calls: `calls`, their numbers from 0; or `every`, each n-th; or `when`, those for whose arguments it returns
-    true; none of these: all. Calls are counted over all processes and threads. `times` ends it after so many faults.
-    `function` may be None for one that does nothing. A fault that returns is followed by the call.
+    Give one of `calls`, `every` and `when`, or none of them: then all calls are meant. Calls are counted over all
+    processes and threads. A fault that returns is followed by the call.
+
+    Attributes:
+        function: the other one; None: one that does nothing.
+        fault: what happens.
+        calls: the numbers of the calls in which it does, from 0.
+        every: it does in each n-th call.
+        when: it does in those for whose arguments this returns true.
+        times: ends it after so many faults; None: never.
+        attempts: `attempts.of("call")` calls were made, and `attempts.of("fault")` of them were those meant above.
+
+    Raises:
+        UsageError: more than one of `calls`, `every` and `when`.
+
+    Examples:
+        >>> from headrace.testing import FaultyCall, Raise
+        >>> collate = FaultyCall(torch.tensor, Raise(MemoryError()), calls=[2])
+        >>> collate([1, 2])
+        tensor([1, 2])
     """
 
     function: Callable[..., Any] | None
@@ -27,7 +44,6 @@ class FaultyCall:
     when: Callable[..., object] | None = None
     times: int | None = None
     attempts: Attempts = field(default_factory=Attempts)
-    """`attempts.of("call")` calls were made, and `attempts.of("fault")` of them were those meant above."""
 
     def __post_init__(self) -> None:
         chosen = []
@@ -69,10 +85,27 @@ def flaky(
     error: BaseException | None = None,
     times: int | None = 1,
 ) -> FaultyCall:
-    """Returns a function that raises `error` in each `every`-th call, `times` times in all (None: for ever).
+    """Makes a function that raises in each n-th call.
 
-    `error`: by default the `ConnectionResetError` of a store that hung up. For datasets that read paths themselves:
-    `photos.read = flaky(photos.read, every=100, times=3)`.
+    For datasets that read paths themselves: `photos.read = flaky(photos.read, every=100, times=3)`.
+
+    Args:
+        function: what the other calls do.
+        every: n.
+        error: what is raised; by default the `ConnectionResetError` of a store that hung up.
+        times: how often in all; None: for ever.
+
+    Returns:
+        The function, which can be pickled if the given one can.
+
+    Examples:
+        >>> from headrace.testing import flaky
+        >>> read = flaky(str.upper, every=2, times=1)
+        >>> read("a")
+        'A'
+        >>> read("b")
+        Traceback (most recent call last):
+        ConnectionResetError: ...
     """
     return FaultyCall(function, Raise(error or connection_reset()), every=every, times=times)
 
@@ -89,7 +122,19 @@ def connection_reset() -> ConnectionResetError:
 class FaultyPickle:
     """A value with which a fault happens when it is pickled or unpickled: a batch that cannot travel.
 
-    If the fault returns, the other side gets an equal object; `value` is inside.
+    If the fault returns, the other side gets an equal object.
+
+    Attributes:
+        value: what is inside.
+        when: the fault happens when it is pickled ("pickle") or unpickled ("unpickle").
+        fault: what happens.
+
+    Examples:
+        >>> import pickle
+        >>> from headrace.testing import FaultyPickle, Raise
+        >>> pickle.dumps(FaultyPickle(1, "pickle", Raise(ValueError("cannot travel"))))
+        Traceback (most recent call last):
+        ValueError: cannot travel
     """
 
     value: Any

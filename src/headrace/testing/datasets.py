@@ -15,13 +15,26 @@ from headrace.testing.faults import Fault
 class Faulty(Dataset[Any]):
     """A map-style dataset around another one in which faults happen at some keys.
 
-    `faults` says which fault happens at which key. `times` is how often at each key, counted over all workers, epochs
-    and restarts; None: always. `at="item"`: whenever the sample is read, alone or in a batch. `at="batch"`: only when
-    the loader reads several at once through `__getitems__`, so that each sample alone is sound.
+    `__getitems__` is there if the dataset has it. Its other attributes are too, apart from `fetch_batch` of headrace's
+    own datasets: samples are then read one by one. A fault that returns, like `Hang(0.1)`, is followed by the sample.
 
-    `__getitems__` is there if the dataset has it. Its other attributes are too, apart from `fetch_batch` of
-    headrace's own datasets: samples are then read one by one. A fault that returns, like `Hang(0.1)`, is followed by
-    the sample.
+    Attributes:
+        attempts: how often each key of `faults` was met: `faulty.attempts.of(key)`. Other keys are not counted.
+
+    Args:
+        dataset: any map-style one.
+        faults: which fault happens at which key.
+        attempts: a counter to share; None: one of its own.
+        times: how often at each key, counted over all workers, epochs and restarts; None: always.
+        at: `"item"`: whenever the sample is read, alone or in a batch. `"batch"`: only when the loader reads several at
+            once through `__getitems__`, so that each sample alone is sound.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Raise
+        >>> dataset = Faulty([1, 2, 3], {1: Raise(ValueError("broken"))}, times=1)
+        >>> loader = headrace.DataLoader(dataset, batch_size=3, on_error="skip")
+        >>> list(loader), list(loader)
+        ([tensor([1, 3])], [tensor([1, 2, 3])])
     """
 
     def __init__(
@@ -80,11 +93,25 @@ class FaultyStream(IterableDataset[Any]):
     """An iterable dataset around any iterable in which faults happen at some positions.
 
     Positions count the samples of one iterator from 0: with workers, each worker's own. A sample at which a fault
-    raises is lost, and the next call goes on behind it, as readers of files do that skip a bad record. `times`: how
-    often at each position, counted over all workers, epochs and restarts; None: always.
+    raises is lost, and the next call goes on behind it, as readers of files do that skip a bad record.
 
-    If the dataset or its iterator has `state_dict` and `load_state_dict`, so has the iterator of this one; the
-    position is part of the state.
+    If the dataset or its iterator has `state_dict` and `load_state_dict`, so has the iterator of this one; the position
+    is part of the state.
+
+    Attributes:
+        attempts: how often each position of `faults` was met: `stream.attempts.of(position)`.
+
+    Args:
+        dataset: any iterable.
+        faults: which fault happens at which position.
+        attempts: a counter to share; None: one of its own.
+        times: how often at each position, counted over all workers, epochs and restarts; None: always.
+
+    Examples:
+        >>> from headrace.testing import FaultyStream, Raise
+        >>> stream = FaultyStream([1, 2, 3], {1: Raise(ValueError("broken"))})
+        >>> list(headrace.DataLoader(stream, batch_size=3, on_error="skip"))
+        [tensor([1, 3])]
     """
 
     def __init__(

@@ -17,7 +17,14 @@ from typing import NoReturn, Protocol
 
 
 class Fault(Protocol):
-    """Anything that can be called without arguments and pickled: write your own as a function of a module."""
+    """Anything that can be called without arguments and pickled: write your own as a function of a module.
+
+    Examples:
+        >>> from headrace.testing import Faulty
+        >>> def lose_power() -> None:
+        ...     raise OSError("no power")
+        >>> dataset = Faulty([1, 2, 3], {1: lose_power})
+    """
 
     def __call__(self) -> object:
         """Lets the fault happen. Where it returns, the work goes on as if nothing had been."""
@@ -29,6 +36,15 @@ class Raise:
 
     Each call raises a copy, so that neither tracebacks nor notes pile up on one object. An exception that cannot be
     copied is raised itself.
+
+    Attributes:
+        error: the exception.
+
+    Examples:
+        >>> from headrace.testing import Raise
+        >>> Raise(ValueError("broken"))()
+        Traceback (most recent call last):
+        ValueError: broken
     """
 
     error: BaseException
@@ -40,7 +56,15 @@ class Raise:
 
 @dataclass(frozen=True)
 class Exit:
-    """Ends the process at once with an exit code: no cleaning up, no flushing, no exception."""
+    """Ends the process at once with an exit code: no cleaning up, no flushing, no exception.
+
+    Attributes:
+        code: of the process, 0 to 255.
+
+    Examples:
+        >>> from headrace.testing import Exit, Faulty
+        >>> dataset = Faulty([1, 2, 3], {1: Exit(3)}, times=1)  # ends one worker, once
+    """
 
     code: int = 1
 
@@ -51,7 +75,12 @@ class Exit:
 
 @dataclass(frozen=True)
 class Segfault:
-    """Reads from address 0, as a broken C extension does. The process leaves no core file."""
+    """Reads from address 0, as a broken C extension does. The process leaves no core file.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Segfault
+        >>> dataset = Faulty([1, 2, 3], {1: Segfault()}, times=1)  # ends one worker, once
+    """
 
     def __call__(self) -> None:
         """Ends the process by a real SIGSEGV."""
@@ -64,7 +93,15 @@ class Segfault:
 
 @dataclass(frozen=True)
 class Kill:
-    """Sends the own process a signal. The default, SIGKILL, is what the kernel's OOM killer sends."""
+    """Sends the own process a signal. The default, SIGKILL, is what the kernel's OOM killer sends.
+
+    Attributes:
+        signal: its number.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Kill
+        >>> dataset = Faulty([1, 2, 3], {1: Kill()}, times=1)  # ends one worker, once
+    """
 
     signal: int = getattr(signals, "SIGKILL", signals.SIGTERM)
 
@@ -75,9 +112,17 @@ class Kill:
 
 @dataclass(frozen=True)
 class Hang:
-    """Waits without using the processor: `seconds`, or until a signal ends the process.
+    """Waits without using the processor: so many seconds, or until a signal ends the process.
 
     Signal handlers run meanwhile in the main thread. A thread that hangs without `seconds` cannot be ended.
+
+    Attributes:
+        seconds: how long; None: for ever.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Hang
+        >>> Faulty([1, 2, 3], {1: Hang(0.01)})[1]
+        2
     """
 
     seconds: float | None = None

@@ -16,13 +16,28 @@ SIGKILL: int = getattr(signals, "SIGKILL", signals.SIGTERM)
 class Killer:
     """Inside a `with`, kills a random one of some processes every so often; never the own process.
 
-    `pids` is called before each kill, in a thread of the killer, and returns who may be killed at that moment;
-    processes that are gone are passed over. The choice depends on `seed` and on what `pids` returns, the moment on the
-    clock. An exception in `pids` ends the killing and is raised at the end of the `with`.
+    The choice depends on `seed` and on what `pids` returns, the moment on the clock. An exception in `pids` ends the
+    killing and is raised at the end of the `with`.
+
+    Attributes:
+        kills: seconds since the `with` began, and the process, of each kill.
+
+    Args:
+        pids: is called before each kill, in a thread of the killer, and returns who may be killed at that moment;
+            processes that are gone are passed over.
+        every: seconds between kills; the first one comes after that time.
+        seed: of the choice.
+        signal: that is sent.
+
+    Examples:
+        >>> from headrace.testing import Killer, descendants
+        >>> with Killer(descendants, every=60) as killer:
+        ...     batches = list(headrace.DataLoader([1, 2, 3]))
+        >>> killer.kills
+        []
     """
 
     def __init__(self, pids: Callable[[], Sequence[int]], every: float, seed: int = 0, signal: int = SIGKILL) -> None:
-        """`every` is in seconds; the first kill comes after that time."""
         self.kills: list[tuple[float, int]] = []
         """Seconds since the `with` began, and the process."""
         self._pids = pids

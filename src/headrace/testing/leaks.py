@@ -18,21 +18,44 @@ from headrace.testing.belongings import Belongings, command_of, parent_of
 
 
 class LeakError(AssertionError):
-    """Something was left behind: close it, join it, or wait for it."""
+    """Something was left behind: close it, join it, or wait for it.
+
+    Examples:
+        >>> from headrace.testing import LeakError, no_leaks
+        >>> try:
+        ...     with no_leaks(timeout=0.1):
+        ...         file = open("x.bin", "wb")
+        ... except LeakError:
+        ...     file.close()
+    """
 
 
 @contextlib.contextmanager
 def no_leaks(*, memory: int | None = None, timeout: float = 10.0) -> Iterator[None]:
-    """Raises `LeakError` if the `with` leaves children, threads, open descriptors or files in /dev/shm.
+    """Checks that a `with` leaves no children, threads, open descriptors or files in /dev/shm.
 
-    With `memory`, also if the memory of this process and its children (PSS) has grown by more bytes than that. What is
-    garbage is collected first, and children and threads get `timeout` seconds in all to end. If the `with` itself
-    raises, nothing is checked: the exception's traceback keeps things alive.
+    What is garbage is collected first. If the `with` itself raises, nothing is checked: the exception's traceback keeps
+    things alive.
 
     What libraries open once and keep (thread pools, a GPU's devices) counts if it happens in here for the first time:
-    run the code once before. Not seen: threads that C++ code starts, and children of children that have ended. Files
-    in /dev/shm that another user made, or that a process holds which is not of this tree, are passed over.
-    Linux; elsewhere only threads are seen.
+    run the code once before. Not seen: threads that C++ code starts, and children of children that have ended. Files in
+    /dev/shm that another user made, or that a process holds which is not of this tree, are passed over. Linux;
+    elsewhere only threads are seen.
+
+    Args:
+        memory: bytes by which the memory of this process and its children (PSS) may grow; None: any.
+        timeout: seconds in all that children and threads get to end.
+
+    Yields:
+        None.
+
+    Raises:
+        LeakError: something is left.
+
+    Examples:
+        >>> from headrace.testing import no_leaks
+        >>> with no_leaks():
+        ...     total = sum(range(10))
     """
     gc.collect()
     before = Belongings.now(memory=memory is not None)

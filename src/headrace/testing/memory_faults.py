@@ -23,7 +23,16 @@ _LEAKED: list[mmap.mmap] = []
 
 @dataclass(frozen=True)
 class Leak:
-    """Takes `nbytes` and keeps them as long as the process lives: a cache without a bound."""
+    """Takes memory and keeps it as long as the process lives: a cache without a bound.
+
+    Attributes:
+        nbytes: taken by each call.
+
+    Examples:
+        >>> from headrace.testing import Faulty, Leak
+        >>> Faulty([1, 2, 3], {1: Leak(4096)})[1]
+        2
+    """
 
     nbytes: int
 
@@ -34,10 +43,18 @@ class Leak:
 
 @dataclass(frozen=True)
 class Balloon:
-    """Takes `nbytes` step by step and frees them: one sample that is far larger than the others.
+    """Takes memory step by step and frees it: one sample that is far larger than the others.
 
     On the way there a `MemoryError` is raised or the OOM killer ends a process, if the machine or a control group
     allows less. Without such a limit this really takes the memory: run it in a container.
+
+    Attributes:
+        nbytes: taken by each call.
+
+    Examples:
+        >>> from headrace.testing import Balloon, Faulty
+        >>> Faulty([1, 2, 3], {1: Balloon(4096)})[1]
+        2
     """
 
     nbytes: int
@@ -56,10 +73,17 @@ class Balloon:
 
 @dataclass(frozen=True)
 class LimitMemory:
-    """Raises a real `MemoryError`: limits the address space to `nbytes` more than now, and asks for more than that.
+    """Raises a real `MemoryError`: limits the address space, and asks for more than that.
 
-    The limit holds for the whole process while this runs, a few microseconds; other threads may meet it.
-    Where the system knows no such limit, the size asked for is one that no machine has.
+    The limit holds for the whole process while this runs, a few microseconds; other threads may meet it. Where the
+    system knows no such limit, the size asked for is one that no machine has.
+
+    Attributes:
+        nbytes: how many more than now the limit allows.
+
+    Examples:
+        >>> from headrace.testing import Faulty, LimitMemory
+        >>> dataset = Faulty([1, 2, 3], {1: LimitMemory()})
     """
 
     nbytes: int = 0

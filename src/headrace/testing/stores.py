@@ -94,12 +94,27 @@ class _Around(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
 
 
 class FlakyFileSystem(_Around):
-    """An fsspec file system around another one that hangs up in each `every`-th open or read of a file.
+    """An fsspec file system around another one that hangs up in each n-th open or read of a file.
 
-    `fs` is by default the local one. `error` is raised, by default `ConnectionResetError`, `times` times in all (None:
-    for ever). Opens and reads are counted together, over all processes that got this object; `attempts` has their
-    number as `of("call")`. Reads are those of the store: small ones of the caller are served from a buffer. Listing
-    and writing always succeed.
+    Opens and reads are counted together, over all processes that got this object. Reads are those of the store: small
+    ones of the caller are served from a buffer. Listing and writing always succeed.
+
+    Attributes:
+        attempts: `attempts.of("call")` is the number of opens and reads.
+
+    Args:
+        fs: the other one; None: the local one.
+        every: n.
+        error: what is raised; by default `ConnectionResetError`.
+        times: how often in all; None: for ever.
+        attempts: a counter to share; None: one of its own.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from headrace.testing import FlakyFileSystem
+        >>> _ = Path("x.bin").write_bytes(b"abc")
+        >>> FlakyFileSystem(every=10).cat_file(str(Path("x.bin").absolute()))
+        b'abc'
     """
 
     protocol = "flaky"
@@ -130,10 +145,21 @@ class FlakyFileSystem(_Around):
 
 
 class SlowFileSystem(_Around):
-    """An fsspec file system around another one that takes `latency` seconds to open and reads `rate` bytes a second.
+    """An fsspec file system around another one that takes its time to open and read.
 
-    `fs` is by default the local one; `rate` None: as fast as that is. Each file has the rate for itself. A read takes
-    its time before it returns.
+    Each file has the rate for itself. A read takes its time before it returns.
+
+    Args:
+        fs: the other one; None: the local one.
+        latency: seconds to open a file.
+        rate: bytes a second; None: as fast as the other one.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from headrace.testing import SlowFileSystem
+        >>> _ = Path("x.bin").write_bytes(b"abc")
+        >>> SlowFileSystem(latency=0.001).cat_file(str(Path("x.bin").absolute()))
+        b'abc'
     """
 
     protocol = "slow"

@@ -33,21 +33,7 @@ def albumentations(
     keypoints: str | None = None,
     labels: Names = None,
 ) -> Albumentations:
-    """Wraps a transform of Albumentations (2.0 or newer), per sample.
-
-    compose: a `Compose` or a single transform; it is copied for each thread, never changed.
-    image, masks, bboxes, keypoints: names of the sample's entries. The image is anything that `decode` takes; several
-        masks are named by a sequence. Boxes and key points need `bbox_params` and `keypoint_params` of the compose.
-    labels: entries that belong to boxes or key points, row by row, under the names in `label_fields`; by default all
-        those fields that the sample has. A row goes when its box goes.
-
-    See `Albumentations` for what comes back. Raises `UsageError` if `compose` cannot be seeded.
-    """
-    return Albumentations(compose, image, as_names(masks), bboxes, keypoints, labels)
-
-
-class Albumentations:
-    """A step that applies a transform of Albumentations to a dictionary, or to an image alone.
+    """Wraps a transform of Albumentations (2.0 or newer), per sample: of a dictionary, or of an image alone.
 
     The result is a copy of the sample with the named entries replaced: arrays for arrays, tensors for tensors (an image
     tensor is [channels, height, width]), lists for lists, with their numbers' types. An image that was bytes, a path or
@@ -55,7 +41,33 @@ class Albumentations:
 
     Random numbers: both generators of the transform are set anew for each sample, from `headrace.rng()`, so that
     results depend on the sample's stream alone: the same in any backend. A `seed` of the compose has no effect.
+
+    Args:
+        compose: a `Compose` or a single transform; it is copied for each thread, never changed.
+        image: name of the sample's image, which is anything that `decode` takes.
+        masks: name of the mask, or a sequence of names of several.
+        bboxes: name of the boxes; they need `bbox_params` of the compose.
+        keypoints: name of the key points; they need `keypoint_params` of the compose.
+        labels: entries that belong to boxes or key points, row by row, under the names in `label_fields`; by default
+            all those fields that the sample has. A row goes when its box goes.
+
+    Returns:
+        A step from a sample to a sample.
+
+    Raises:
+        UsageError: `compose` cannot be seeded.
+
+    Examples:
+        >>> import albumentations
+        >>> flip = headrace.transforms.albumentations(albumentations.HorizontalFlip(p=1.0))
+        >>> flip({"image": np.zeros((30, 40, 3), np.uint8), "label": 7})["label"]
+        7
     """
+    return Albumentations(compose, image, as_names(masks), bboxes, keypoints, labels)
+
+
+class Albumentations:
+    """A step that applies a transform of Albumentations; see `albumentations`."""
 
     random: ClassVar[bool] = True
 
@@ -240,29 +252,40 @@ def torchvision(
     boxes: str | None = None,
     keypoints: str | None = None,
 ) -> Torchvision:
-    """Wraps a transform of torchvision, per sample.
+    """Wraps a transform of torchvision, per sample: of a dictionary, or of an image alone.
 
-    transform: any callable of `torchvision.transforms.v2`; without targets also of `torchvision.transforms`.
-    image, mask, boxes, keypoints: names of the sample's entries. Several masks are named by a sequence. Boxes are
-        [n, 4], left, top, right, bottom in pixels; key points [n, 2], x and y.
+    With targets, the image goes in as `tv_tensors.Image`, the others as `Mask`, `BoundingBoxes` and `KeyPoints`, and
+    all come back as plain tensors, or as arrays where arrays were given; an image that was an array [height, width,
+    channels] comes back as one. Without targets the transform gets the image itself: an array, a tensor or a PIL image
+    as it is, encoded bytes and paths as a PIL image, and what it returns is the result.
 
-    See `Torchvision` for what comes back.
+    Random numbers: torchvision draws from torch's global generator. For each sample it, `random` and NumPy's are seeded
+    from `headrace.rng()` and afterwards put back: the same results in any backend. Threads take turns, since those
+    generators are the process's: use worker processes.
+
+    Args:
+        transform: any callable of `torchvision.transforms.v2`; without targets also of `torchvision.transforms`.
+        image: name of the sample's image.
+        mask: name of the mask, or a sequence of names of several.
+        boxes: name of the boxes: [n, 4], left, top, right, bottom in pixels.
+        keypoints: name of the key points: [n, 2], x and y.
+
+    Returns:
+        A step from a sample to a sample.
+
+    Raises:
+        UsageError: no callable.
+
+    Examples:
+        >>> flip = headrace.transforms.torchvision(np.fliplr)
+        >>> flip({"image": np.array([[1, 2, 3]], np.uint8)})
+        {'image': array([[3, 2, 1]], dtype=uint8)}
     """
     return Torchvision(transform, image, as_names(mask), boxes, keypoints)
 
 
 class Torchvision:
-    """A step that applies a transform of torchvision to a dictionary, or to an image alone.
-
-    With targets, the image goes in as `tv_tensors.Image`, the others as `Mask`, `BoundingBoxes` and `KeyPoints`, and
-    all come back as plain tensors, or as arrays where arrays were given; an image that was an array [height, width,
-    channels] comes back as one. Without targets the transform gets the image itself: an array, a tensor or a PIL
-    image as it is, encoded bytes and paths as a PIL image, and what it returns is the result.
-
-    Random numbers: torchvision draws from torch's global generator. For each sample it, `random` and NumPy's are seeded
-    from `headrace.rng()` and afterwards put back: the same results in any backend. Threads take turns, since those
-    generators are the process's: use worker processes.
-    """
+    """A step that applies a transform of torchvision; see `torchvision`."""
 
     random: ClassVar[bool] = True
 

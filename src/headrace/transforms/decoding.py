@@ -35,21 +35,33 @@ FIRST_BYTES = 4096
 
 
 def decode(data: object, *, at_least: int | Size | None = None, place: object = None) -> Pixels:
-    """Returns an image as uint8 [height, width, 3], RGB.
+    """Decodes an image to uint8 [height, width, 3], RGB.
 
-    data: encoded bytes (anything with the buffer protocol; an array or tensor uint8 [bytes] too), a path (`str` or
-        `os.PathLike`), a PIL image, an array uint8 or uint16 [height, width], [height, width, 1, 3 or 4], or a tensor
-        uint8 [1, 3 or 4, height, width].
-    at_least: height and width in pixels, or one number for both, that will do. A JPEG is then decoded at 1/2, 1/4 or
-        1/8 of its size, whatever still gives as much; other formats are decoded whole.
-    place: named in errors; a path names itself.
+    Transparency is dropped, 16 bits keep their upper 8, EXIF orientation is not applied.
 
-    Transparency is dropped, 16 bits keep their upper 8, EXIF orientation is not applied. The result is the caller's,
-    except that an array or tensor in the right form already is returned as it is, uncopied.
+    Args:
+        data: encoded bytes (anything with the buffer protocol; an array or tensor uint8 [bytes] too), a path (`str` or
+            `os.PathLike`), a PIL image, an array uint8 or uint16 [height, width], [height, width, 1, 3 or 4], or a
+            tensor uint8 [1, 3 or 4, height, width].
+        at_least: height and width in pixels, or one number for both, that will do. A JPEG is then decoded at 1/2, 1/4
+            or 1/8 of its size, whatever still gives as much; other formats are decoded whole.
+        place: named in errors; a path names itself.
 
-    Raises `SampleError` for what cannot be decoded and for what Pillow takes for a decompression bomb, `OSError` with
-    the path if a file cannot be read, `UsageError` for other things than images, and `MissingExtraError` if no decoder
-    is installed.
+    Returns:
+        An array that is the caller's, except that an array or tensor in the right form already is returned as it is,
+            uncopied.
+
+    Raises:
+        SampleError: the image cannot be decoded, or Pillow takes it for a decompression bomb.
+        OSError: a file cannot be read; the path is in it.
+        UsageError: other things than images.
+        MissingExtraError: no decoder is installed.
+
+    Examples:
+        >>> from PIL import Image
+        >>> Image.new("RGB", (64, 48)).save("1.jpg")
+        >>> headrace.transforms.decode("1.jpg").shape
+        (48, 64, 3)
     """
     source = open_source(data, place)
     if at_least is None:
@@ -65,7 +77,23 @@ def decode(data: object, *, at_least: int | Size | None = None, place: object = 
 
 
 def size_of(data: object) -> Size:
-    """Returns height and width in pixels of what `decode` takes, from the header alone. Raises as `decode` does."""
+    """Reads the size of an image from the header alone.
+
+    Args:
+        data: what `decode` takes.
+
+    Returns:
+        Height and width in pixels.
+
+    Raises:
+        SampleError: as `decode` raises it, like its other errors.
+
+    Examples:
+        >>> from PIL import Image
+        >>> Image.new("RGB", (64, 48)).save("1.jpg")
+        >>> headrace.transforms.size_of("1.jpg")
+        (48, 64)
+    """
     if isinstance(data, (str, os.PathLike)):
         with open(data, "rb") as file:
             header = read_header(memoryview(file.read(FIRST_BYTES)))

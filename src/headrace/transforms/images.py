@@ -72,15 +72,24 @@ class TrainImages(IntoArray):
     the target's height and width, at 1/2, 1/4 or 1/8 of its size, with the crop's edges moved to multiples of that (for
     other forms of images too). So hand it bytes or a path rather than a decoded image.
 
-    size: of the result, in pixels: a number or (height, width).
-    scale, ratio: ranges of the crop's share of the area and of its width / height.
-    flip: probability that the image is mirrored left to right.
-    jitter: up to four of (brightness, contrast, saturation, hue), as in `ColorJitter`; None for none.
-    interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
+    Numbers come from `headrace.rng()` alone: under `DataLoader(seed=)` the same pixels for any backend and workers. May
+    be pickled, and called by many threads at once. Calls raise as `decode` does.
 
-    Numbers come from `headrace.rng()` alone: under `DataLoader(seed=)` the same pixels for any backend and workers.
-    May be pickled, and called by many threads at once. Raises `UsageError` for arguments that cannot be; calls raise as
-    `decode` does.
+    Attributes:
+        size: of the result, in pixels: a number or (height, width).
+        scale: range of the crop's share of the area.
+        ratio: range of the crop's width / height.
+        flip: probability that the image is mirrored left to right.
+        jitter: up to four of (brightness, contrast, saturation, hue), as in `ColorJitter`; None for none.
+        interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
+
+    Raises:
+        UsageError: arguments that cannot be.
+
+    Examples:
+        >>> transform = headrace.transforms.TrainImages(32)
+        >>> transform(np.zeros((60, 80, 3), np.uint8)).shape
+        (3, 32, 32)
     """
 
     random: ClassVar[bool] = True
@@ -137,15 +146,22 @@ class TrainImages(IntoArray):
 class EvalImages(IntoArray):
     """Decodes, resizes and crops the middle of an image: uint8 [3, height, width], RGB; nothing is drawn at random.
 
-    Takes what `decode` takes. A JPEG of four times the size that is needed, or more, is decoded at 1/2, 1/4 or 1/8,
-    so that twice that size is left to shrink.
+    Takes what `decode` takes. A JPEG of four times the size that is needed, or more, is decoded at 1/2, 1/4 or 1/8, so
+    that twice that size is left to shrink. May be pickled, and called by many threads at once. Calls raise as `decode`
+    does.
 
-    size: of the result, in pixels: a number or (height, width).
-    resize: the shorter side before the crop; None: 8/7 of `size`, so 256 for 224. The crop has to fit: `UsageError`
-        if `resize` is less than either side of `size`.
-    interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
+    Attributes:
+        size: of the result, in pixels: a number or (height, width).
+        resize: the shorter side before the crop; None: 8/7 of `size`, so 256 for 224. The crop has to fit.
+        interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
 
-    May be pickled, and called by many threads at once. Calls raise as `decode` does.
+    Raises:
+        UsageError: arguments that cannot be, such as `resize` below either side of `size`.
+
+    Examples:
+        >>> transform = headrace.transforms.EvalImages(32)
+        >>> transform(np.zeros((60, 80, 3), np.uint8)).shape
+        (3, 32, 32)
     """
 
     random: ClassVar[bool] = False

@@ -35,11 +35,6 @@ class DecodeJpegs(torch.nn.Module):
     is the caller's. Give bytes: they stay on this machine, where decoding begins, while a tensor goes to the device and
     back first.
 
-    key: which entry of the batch has the images: a mapping's key, the name of a field, or the number of an entry of a
-        tuple or list. None: the batch itself is the list.
-    size: of all images, in pixels: a number or (height, width). Others are resized to it, antialiased and bilinear, in
-        float32, rounded; their ratio of width to height is not kept. None: all images of a batch have one size.
-
     On CUDA, one call of torchcodec (0.16 or later) or torchvision decodes the whole batch. Where neither can be
     imported and on other devices, `headrace.transforms.decode` decodes on the CPU, one image after the other, in the
     process of the loop; so it does for images that nvJPEG does not list (CMYK, PNG) and for a batch that the library
@@ -50,11 +45,27 @@ class DecodeJpegs(torch.nn.Module):
     difference was not measured here. torchvision's own tests allow a mean of 2 of 255.
 
     Neither way applies EXIF orientation. A loader moves the module to its device if the module is `device_transform`
-    itself, or a part of one (`torch.nn.Sequential`); within a function of your own, call `.to(device)` before.
+    itself, or a part of one (`torch.nn.Sequential`); within a function of your own, call `.to(device)` before. In a
+    loader an error takes the place of the batch, whatever `on_error=` says. nvJPEG may not tell of damage: `headrace
+    verify` finds it before.
 
-    Raises `UsageError` for a batch without such an entry and for images of several sizes without `size`, and
-    `SampleError`, with the image's number in the batch, for one that cannot be decoded. In a loader the error takes the
-    place of the batch, whatever `on_error=` says. nvJPEG may not tell of damage: `headrace verify` finds it before.
+    Args:
+        key: which entry of the batch has the images: a mapping's key, the name of a field, or the number of an entry of
+            a tuple or list. None: the batch itself is the list.
+        size: of all images, in pixels: a number or (height, width). Others are resized to it, antialiased and bilinear,
+            in float32, rounded; their ratio of width to height is not kept. None: all images of a batch have one size.
+
+    Raises:
+        UsageError: a batch without such an entry, or images of several sizes without `size`.
+        SampleError: an image cannot be decoded; its number in the batch is in the message.
+
+    Examples:
+        >>> import io
+        >>> from PIL import Image
+        >>> file = io.BytesIO()
+        >>> Image.new("RGB", (64, 48)).save(file, "JPEG")
+        >>> headrace.transforms.DecodeJpegs(size=32)([file.getvalue()]).shape
+        torch.Size([1, 3, 32, 32])
     """
 
     random: ClassVar[bool] = False

@@ -31,10 +31,20 @@ class Normalize:
     too; arrays come back as arrays. The memory is the caller's; channels last stay last. On the CPU, memory of results
     that are gone is used again: up to two of them stay with this object.
 
-    mean, std: one number for each channel, of 1; ImageNet's by default.
-    dtype: of the result. Numbers are calculated in float32 where that is no wider.
-
     May be pickled and called by many threads at once. Calls raise `UsageError` for other input than uint8.
+
+    Args:
+        mean: one number for each channel, of 1; ImageNet's by default.
+        std: likewise.
+        dtype: of the result. Numbers are calculated in float32 where that is no wider.
+
+    Raises:
+        UsageError: numbers that do not fit each other.
+
+    Examples:
+        >>> normalize = headrace.transforms.Normalize(mean=[0.5], std=[0.5])
+        >>> normalize(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+        tensor([[[[-1.,  1.]]]])
     """
 
     random: ClassVar[bool] = False

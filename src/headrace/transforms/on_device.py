@@ -23,15 +23,33 @@ KINDS = {IMAGE: 4, "image": 4, "mask": 4, "bbox": 4, "bbox_xyxy": 3, "bbox_xywh"
 def kornia(
     augmentation: Callable[..., Any], data_keys: Mapping[str, str] | None = None, seed: int | None = None
 ) -> Kornia:
-    """Wraps an augmentation of Kornia for batches: a dictionary of tensors, or one tensor of images.
+    """Wraps an augmentation of Kornia for batches, on their device: a dictionary of tensors, or one tensor of images.
 
-    augmentation: `AugmentationSequential` where targets are carried along; else any augmentation.
-    data_keys: entry of the batch -> Kornia's name for it: "input", "mask", "bbox_xyxy", "bbox_xywh", "bbox" or
-        "keypoints"; {"image": "input"} by default.
-    seed: numbers then depend on it and on the count of calls, `calls`, which may be set to resume. None: each call
-        draws from `headrace.rng()`.
+    Images uint8 [batch, channels, height, width] become float32, 0 to 1; floating point stays what it is. Masks [batch,
+    height, width] or [batch, channels, height, width] keep shape and type, and are not interpolated; boxes are [batch,
+    n, 4], key points [batch, n, 2], or a `Padded` of them, whose lengths stay. Coordinates are Kornia's: those of
+    pixels' centres, so that x becomes width - 1 - x when an image of that width is mirrored.
 
-    See `Kornia` for what comes back. Raises `UsageError` for names that Kornia does not know.
+    For the length of a call, torch's global generators (of the CPU and the batch's device) are seeded, and then put
+    back: the same seed gives the same numbers, whatever else draws.
+
+    Args:
+        augmentation: `AugmentationSequential` where targets are carried along; else any augmentation.
+        data_keys: entry of the batch -> Kornia's name for it: "input", "mask", "bbox_xyxy", "bbox_xywh", "bbox" or
+            "keypoints"; {"image": "input"} by default.
+        seed: numbers then depend on it and on the count of calls, `calls`, which may be set to resume. None: each call
+            draws from `headrace.rng()`.
+
+    Returns:
+        A step from a batch to a batch; all other entries stay as they are.
+
+    Raises:
+        UsageError: names that Kornia does not know.
+
+    Examples:
+        >>> brighten = headrace.transforms.kornia(lambda images: images + 0.5, seed=0)
+        >>> brighten({"image": torch.zeros(1, 3, 8, 8), "label": 7})["image"].max()
+        tensor(0.5000)
     """
     kinds: dict[str, str]
     if data_keys is None:
@@ -43,16 +61,7 @@ def kornia(
 
 
 class Kornia:
-    """A step that applies an augmentation of Kornia to a batch, on its device; the other entries stay as they are.
-
-    Images uint8 [batch, channels, height, width] become float32, 0 to 1; floating point stays what it is. Masks [batch,
-    height, width] or [batch, channels, height, width] keep shape and type, and are not interpolated; boxes are [batch,
-    n, 4], key points [batch, n, 2], or a `Padded` of them, whose lengths stay. Coordinates are Kornia's: those of
-    pixels' centres, so that x becomes width - 1 - x when an image of that width is mirrored.
-
-    For the length of a call, torch's global generators (of the CPU and the batch's device) are seeded, and then put
-    back: the same seed gives the same numbers, whatever else draws.
-    """
+    """A step that applies an augmentation of Kornia to a batch; see `kornia`."""
 
     random: ClassVar[bool] = True
 

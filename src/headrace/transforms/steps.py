@@ -34,7 +34,22 @@ from headrace.transforms.random_crops import (
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """Crops a random part and resizes it to `size`: a number of pixels, or (height, width). See `TrainImages`."""
+    """Crops a random part and resizes it.
+
+    Attributes:
+        size: of the result, in pixels: a number or (height, width).
+        scale: range of the crop's share of the area.
+        ratio: range of the crop's width / height.
+        interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
+
+    Raises:
+        UsageError: arguments that cannot be.
+
+    Examples:
+        >>> crop = headrace.transforms.RandomResizedCrop(8)
+        >>> crop(np.zeros((30, 40, 3), np.uint8)).shape
+        (8, 8, 3)
+    """
 
     random: ClassVar[bool] = True
 
@@ -64,7 +79,19 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class Resize:
-    """Resizes to `size`: (height, width), or one number for the shorter side (the longer is rounded down)."""
+    """Resizes an image or a batch.
+
+    Attributes:
+        size: (height, width) in pixels, or one number for the shorter side (the longer is rounded down).
+        interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
+
+    Raises:
+        UsageError: arguments that cannot be.
+
+    Examples:
+        >>> headrace.transforms.Resize(15)(np.zeros((30, 40, 3), np.uint8)).shape
+        (15, 20, 3)
+    """
 
     random: ClassVar[bool] = False
 
@@ -92,7 +119,18 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """Crops the middle: `size` pixels, or (height, width). What an image lacks is filled with zeros all round."""
+    """Crops the middle. What an image lacks is filled with zeros all round.
+
+    Attributes:
+        size: of the result, in pixels: a number or (height, width).
+
+    Raises:
+        UsageError: a size that cannot be.
+
+    Examples:
+        >>> headrace.transforms.CenterCrop(8)(np.zeros((30, 40, 3), np.uint8)).shape
+        (8, 8, 3)
+    """
 
     random: ClassVar[bool] = False
 
@@ -121,7 +159,18 @@ class CenterCrop:
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip:
-    """Mirrors left to right with probability `p`."""
+    """Mirrors left to right at random.
+
+    Attributes:
+        p: probability that an image is mirrored.
+
+    Raises:
+        UsageError: a probability that cannot be.
+
+    Examples:
+        >>> headrace.transforms.RandomHorizontalFlip(p=1.0)(torch.tensor([[[1, 2, 3]]], dtype=torch.uint8))
+        tensor([[[3, 2, 1]]], dtype=torch.uint8)
+    """
 
     random: ClassVar[bool] = True
 
@@ -146,10 +195,21 @@ class RandomHorizontalFlip:
 class ColorJitter:
     """Changes brightness, contrast, saturation and hue by random factors, in random order.
 
-    brightness, contrast, saturation: s draws a factor from max(0, 1 - s) to 1 + s; (low, high) from that range.
-    hue: h, up to 0.5, draws a shift of -h to h turns of the colour circle; (low, high) from that range.
-
     Formulae and ranges as torchvision documents them for its `ColorJitter`; numbers are rounded once, at the end.
+
+    Attributes:
+        brightness: s draws a factor from max(0, 1 - s) to 1 + s; (low, high) from that range.
+        contrast: likewise.
+        saturation: likewise.
+        hue: h, up to 0.5, draws a shift of -h to h turns of the colour circle; (low, high) from that range.
+
+    Raises:
+        UsageError: ranges that cannot be.
+
+    Examples:
+        >>> jitter = headrace.transforms.ColorJitter(brightness=0.4, hue=0.1)
+        >>> jitter(np.zeros((30, 40, 3), np.uint8)).shape
+        (30, 40, 3)
     """
 
     random: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""`sample_timeout` where samples are loaded in the user's own thread: a watching thread interrupts it by a signal.
+"""`OnError(timeout=)` where samples are loaded in the user's own thread: a watching thread interrupts it by a signal.
 
 What a signal can interrupt is interrupted: sleeping, waiting for locks, reading from sockets, Python code. Code that
 never comes back to the interpreter cannot be; then the log says where it is.

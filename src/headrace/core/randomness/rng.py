@@ -42,16 +42,27 @@ _START = np.random.Philox(key=0).state
 
 
 def rng() -> np.random.Generator:
-    """Returns the random generator of the sample that is being loaded.
+    """Gives the random generator of the sample that is being loaded.
 
     With `seed=` its numbers depend only on the seed, the epoch and the sample's position: they are the same for any
     number of workers, any backend and any world size, and after a restart. Call `rng()` again in each `__getitem__` or
-    transform: the returned generator is reused for the next sample. Without `seed=` each worker has its own stream,
-    seeded as torch seeds workers; outside of a loader it follows an earlier `torch.manual_seed`.
+    transform: the generator is reused for the next sample. Without `seed=` each worker has its own stream, seeded as
+    torch seeds workers; outside of a loader it follows an earlier `torch.manual_seed`.
 
     With `seed=` it is NumPy's Philox, a counter-based generator, which begins a stream at once (Salmon et al.,
-    "Parallel random numbers: as easy as 1, 2, 3", SC 2011); otherwise NumPy's SFC64, which draws faster
-    (Doty-Humphrey, PractRand).
+    "Parallel random numbers: as easy as 1, 2, 3", SC 2011); otherwise NumPy's SFC64, which draws faster (Doty-Humphrey,
+    PractRand).
+
+    Returns:
+        NumPy's generator, which headrace keeps.
+
+    Examples:
+        >>> class Noise(headrace.Dataset):
+        ...     def __len__(self):
+        ...         return 4
+        ...     def __getitem__(self, key):
+        ...         return headrace.rng().normal()
+        >>> batches = list(headrace.DataLoader(Noise(), batch_size=4, seed=0))
     """
     if _current.unseeded:
         _current.was_asked = True

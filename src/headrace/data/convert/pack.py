@@ -58,24 +58,43 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     key: str | None = None,
     on: On = "local",
 ) -> Packed:
-    """Converts stored data; see `PackOptions`. Source and target are paths of this machine, or URLs.
+    """Converts stored data. Source and target are paths of this machine, or URLs.
 
-    The source may be a database, as `headrace.open` takes it, or what `headrace.open` made of a source that never ends,
-    with an end (`until="now"`): its records up to there, in their order.
+    If an earlier run with the same source and options was interrupted, goes on where it was. Images that cannot be
+    decoded are packed as they are, and counted.
 
-    workers: processes beside this one; 0: as many as are of use.
-    trust: also read what could run code when it is opened.
-    report: called with (samples done, samples in all).
-    source_options, target_options: of the stores that URLs name, such as credentials, where they are not in the
-        environment; see docs/howto/credentials.md.
-    on: `"local"`, or `"ray"`: tasks of a Ray cluster make the pieces, `workers` at a time (0: one for each CPU).
-        All machines see source and target at the same paths; see docs/howto/pack.md. A log is packed on this machine.
-    query, table, key: of a database, as in `headrace.open`. A row that is deleted meanwhile is an error.
+    Args:
+        source: as `headrace.open` takes it, a database too, or what `headrace.follow` made of a source that never ends,
+            with an end (`until="now"`): its records up to there, in their order.
+        target: a path of this machine, or a URL.
+        options: the format and what else is wanted.
+        workers: processes beside this one; 0: as many as are of use.
+        trust: also read what could run code when it is opened.
+        report: called with (samples done, samples in all).
+        source_options: of the store that the source's URL names, such as credentials, where they are not in the
+            environment; see docs/storage.md.
+        target_options: likewise, of the target's.
+        query: of a database, as in `headrace.open`. A row that is deleted meanwhile is an error.
+        table: of a database, likewise.
+        key: of a database, likewise.
+        on: `"local"`, or `"ray"`: tasks of a Ray cluster make the pieces, `workers` at a time (0: one for each CPU).
+            All machines see source and target at the same paths; see docs/pack.md. A log is packed on this machine.
 
-    If an earlier run with the same source and options was interrupted, goes on where it was. Raises `FormatError`,
-    `SampleError` (an image that cannot be resized), `UsageError`, `DatasetNotFoundError`, `StorageError`;
-    `DatasetError` if the disk is full or cannot be written. Images that cannot be decoded are packed as they are, and
-    counted.
+    Returns:
+        Counts of what was made, such as samples, files, bytes and bad images.
+
+    Raises:
+        FormatError: the source is damaged, or the format cannot hold its columns.
+        SampleError: an image cannot be resized.
+        UsageError: wrong arguments.
+        DatasetNotFoundError: there is no such source.
+        StorageError: a store does not give or take what is asked.
+        DatasetError: the disk is full or cannot be written.
+
+    Examples:
+        >>> np.save("x.npy", np.arange(6))
+        >>> headrace.pack("x.npy", "x.arrow", headrace.PackOptions(shuffle=0)).samples
+        6
     """
     began = time.perf_counter()
     _check_call(source, target, options, workers, trust, on)

@@ -10,7 +10,25 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Packed:
-    """What was made. `kept`: pieces that an earlier run had left."""
+    """What `headrace.pack` has made.
+
+    Attributes:
+        target: where it lies.
+        format: its name.
+        samples: how many there are.
+        bytes: of all files.
+        files: how many there are.
+        kept: pieces that an earlier run had left.
+        pieces: in how many pieces it was made.
+        seconds: that it took.
+        bad: images that cannot be decoded. They were packed as they are.
+        bad_samples: the first 20 of them: number and fault.
+
+    Examples:
+        >>> np.save("x.npy", np.arange(6))
+        >>> headrace.pack("x.npy", "x.arrow").bad
+        0
+    """
 
     target: str
     format: str
@@ -21,6 +39,4 @@ class Packed:
     pieces: int
     seconds: float
     bad: int = 0
-    """Images that cannot be decoded. They were packed as they are."""
     bad_samples: tuple[str, ...] = ()
-    """The first of them: number and fault, at most `NAMED`."""

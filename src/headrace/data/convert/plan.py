@@ -53,17 +53,31 @@ RESIZED_BY = ("pillow", "simplejpeg", "opencv-python-headless", "opencv-python")
 
 @dataclass(frozen=True)
 class PackOptions:
-    """What the user asked for. `resize`: the shorter side of images, in pixels; `quality`: of JPEG, 1 to 95."""
+    """What to make of stored data: for `headrace.pack`.
+
+    Attributes:
+        format: its name. `"auto"`: by the ending of the target, or Arrow where it has none.
+        columns: their names, in the order wanted; None: all.
+        resize: the shorter side of images, in pixels; None: they stay as they are.
+        quality: of JPEG, 1 to 95, where images are resized.
+        shards: how many files; None: as many as make about 512 MiB each.
+        shuffle: the seed of a random order; None: the order of the source.
+
+    Raises:
+        UsageError: values of other types.
+
+    Examples:
+        >>> headrace.PackOptions(format="webdataset", resize=256).quality
+        90
+    """
 
     format: str = "auto"
-    """`"auto"`: by the ending of the target, or Arrow where it has none."""
 
     columns: tuple[str, ...] | None = None
     resize: int | None = None
     quality: int = 90
     shards: int | None = None
     shuffle: int | None = None
-    """The seed of a random order; None: the order of the source."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for values of other types. What fits the data is known with the plan."""

@@ -15,7 +15,27 @@ MOST = 1000
 
 @dataclass
 class Verified:
-    """What was found. `duplicates`: samples that are the same as an earlier one, byte for byte, in all columns."""
+    """What `headrace.verify` has found.
+
+    Attributes:
+        place: where the data lie.
+        format: its name.
+        samples: that were read.
+        files: how many there are.
+        checksums: that were compared.
+        images: that were decoded.
+        duplicates: samples that are the same as an earlier one, byte for byte, in all columns.
+        recorded: samples that a manifest counts, and that were not decoded: their objects were compared with its
+            checksums.
+        not_finite: how many samples of a column hold infinite values or NaN.
+        problems: the first 1,000, in words.
+        more_problems: how many came behind these.
+
+    Examples:
+        >>> np.save("x.npy", np.array([1.0, np.nan]))
+        >>> headrace.verify("x.npy").not_finite
+        {'data': 1}
+    """
 
     place: str
     format: str
@@ -25,9 +45,7 @@ class Verified:
     images: int = 0
     duplicates: int = 0
     recorded: int = 0
-    """Samples that a manifest counts, and that were not decoded: their objects were compared with its checksums."""
     not_finite: dict[str, int] = dataclasses.field(default_factory=dict)
-    """How many samples of a column hold infinite values or NaN."""
     problems: list[str] = dataclasses.field(default_factory=list)
     more_problems: int = 0
 

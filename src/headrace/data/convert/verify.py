@@ -36,12 +36,29 @@ def verify(
     report: Report | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Verified:
-    """Checks all files and samples. Raises what opening raises; damage behind that is listed, not raised.
+    """Checks all files and samples of stored data.
 
-    uri: a path of this machine, or a URL. Objects that a manifest lists are read once, and compared with their lengths
-        and checksums: what is as it was written is not decoded again. Without a manifest, all samples are read.
-    report: called with (samples done, samples in all).
-    options: of the store that a URL names; see docs/howto/credentials.md.
+    Objects that a manifest lists are read once, and compared with their lengths and checksums: what is as it was
+    written is not decoded again. Without a manifest, all samples are read.
+
+    Args:
+        uri: a path of this machine, or a URL.
+        format: its name, where it cannot be told from the data.
+        trust: also read what could run code when it is opened.
+        report: called with (samples done, samples in all).
+        options: of the store that a URL names; see docs/storage.md.
+
+    Returns:
+        What was found. Damage behind the beginning is listed in it, not raised.
+
+    Raises:
+        UsageError: wrong arguments.
+        HeadraceError: what `headrace.open` raises of data that cannot be opened.
+
+    Examples:
+        >>> np.save("x.npy", np.arange(6))
+        >>> headrace.verify("x.npy").sound
+        True
     """
     if not isinstance(trust, bool):
         raise wrong_argument("trust", trust, "True or False", place="headrace.verify")

@@ -85,16 +85,49 @@ class WindowReader(Protocol):
 
 
 class Writer(Protocol):
-    """Writes one dataset."""
+    """Writes one dataset; `headrace.open_writer` makes it.
+
+    Examples:
+        >>> from headrace.types import Block, Field, Schema
+        >>> schema = Schema((Field("x", dtype=np.dtype("float32")),))
+        >>> writer = headrace.open_writer("x.arrow", schema, "arrow")
+        >>> writer.append(Block(schema, {"x": np.ones(2, np.float32)}))
+        >>> writer.abort()
+    """
 
     def append(self, block: Block) -> None:
-        """Adds samples at the end. Raises `FormatError` if the format cannot hold them."""
+        """Adds samples at the end.
+
+        Args:
+            block: samples with the schema of the writer.
+
+        Raises:
+            FormatError: the format cannot hold them.
+
+        Examples:
+            >>> schema = headrace.types.Schema((headrace.types.Field("x", dtype=np.dtype("int64")),))
+            >>> writer = headrace.open_writer("x.arrow", schema, "arrow")
+            >>> writer.append(headrace.types.Block(schema, {"x": np.array([3, 4])}))
+            >>> writer.seal()
+        """
 
     def seal(self) -> None:
-        """Makes all of it durable and visible at the target."""
+        """Makes all of it durable and visible at the target.
+
+        Examples:
+            >>> schema = headrace.types.Schema((headrace.types.Field("x", dtype=np.dtype("int64")),))
+            >>> writer = headrace.open_writer("x.arrow", schema, "arrow")
+            >>> writer.seal()
+        """
 
     def abort(self) -> None:
-        """Removes what was written."""
+        """Removes what was written.
+
+        Examples:
+            >>> schema = headrace.types.Schema((headrace.types.Field("x", dtype=np.dtype("int64")),))
+            >>> writer = headrace.open_writer("x.arrow", schema, "arrow")
+            >>> writer.abort()
+        """
 
 
 class Format(Protocol):

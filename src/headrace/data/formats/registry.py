@@ -417,7 +417,27 @@ def check_kind(place: str) -> None:
 
 
 def open_writer(path: str | os.PathLike[str], schema: Schema, format: str) -> Writer:
-    """Begins to write data. Raises `FormatError` if the format cannot hold them, `UsageError` for an unknown one."""
+    """Begins to write data. Call `append` with blocks of samples, then `seal`, or `abort`.
+
+    Args:
+        path: of this machine; a file or a folder, as the format has it.
+        schema: of the columns.
+        format: its name.
+
+    Returns:
+        A writer; nothing is visible at the path before `seal`.
+
+    Raises:
+        FormatError: the format cannot hold the data.
+        UsageError: there is no such format.
+
+    Examples:
+        >>> from headrace.types import Block, Field, Schema
+        >>> schema = Schema((Field("x", dtype=np.dtype("float32")),))
+        >>> writer = headrace.open_writer("x.arrow", schema, "arrow")
+        >>> writer.append(Block(schema, {"x": np.ones(2, np.float32)}))
+        >>> writer.seal()
+    """
     place = local_path(path)
     cure = "write to a path of this machine, and then `headrace pack PATH URL`, or headrace.pack(path, url)"
     refuse_url(place, "headrace.open_writer", cure)

@@ -38,10 +38,29 @@ TEXT = Field(VALUE, "text")
 
 
 class LogDataset(Dataset[Any]):
-    """The samples of a log that never ends; made by `headrace.open`, read by `headrace.DataLoader` only.
+    """The samples of a log that never ends; made by `headrace.follow`, read by `headrace.DataLoader` only.
 
     Map-style without a length: the loader has the keys, which name records of spans. Each process that makes batches
     maps the memory of a span and decodes what it needs.
+
+    Args:
+        source: what the records are read from.
+        feed: where an epoch begins and ends, and what a span is.
+        decoding: what makes samples of records.
+        columns: as for `headrace.follow`.
+        ragged: as for `headrace.follow`.
+        options: of the source.
+
+    Examples:
+        >>> import sqlite3
+        >>> database = sqlite3.connect("points.db")
+        >>> _ = database.execute("create table points (id integer primary key, x real)")
+        >>> _ = database.execute("insert into points (x) values (0.5), (1.5)")
+        >>> database.commit()
+        >>> database.close()
+        >>> points = headrace.follow("sqlite:///points.db", table="points", key="id", until="now", settle=0)
+        >>> [batch["x"].tolist() for batch in headrace.DataLoader(points, batch_size=2)]
+        [[0.5, 1.5]]
     """
 
     def __init__(
@@ -54,7 +73,6 @@ class LogDataset(Dataset[Any]):
         ragged: RaggedAs = "pad",
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """decoding: what makes samples of records. columns, ragged: as for `headrace.open`. options: of the source."""
         self._source = source
         self._feed = feed
         self._decoding = decoding

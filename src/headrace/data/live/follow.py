@@ -54,35 +54,50 @@ def follow(  # noqa: PLR0913 - the ways in which sources are read
 ) -> LogDataset:
     """Opens a source that never ends: a topic, a stream, a queue, a socket, or a database to which rows are added.
 
-    uri: `kafka://host/topic`, `redis://host/stream`, `amqp://host/vhost/queue`, `tcp://host:port`, `unix:///path`
-        (docs/howto/sources.md), or a database as `headrace.open` takes it (docs/howto/sql.md).
-    columns: their names, in the order wanted, of records with fields.
-    decode: what the bytes of a record are: "bytes" (as they are), "json", "msgpack", "avro", "arrow", "npy", or a
-        function from bytes to a sample. Rows of a database have columns already.
-    ragged: how a batch holds samples of different lengths, as for `headrace.open`.
-    start: where to begin: "earliest", "latest", a time (`datetime`, ISO 8601, or seconds since 1970), or positions by
-        partition. A loaded state knows better.
-    until: where an epoch ends: "now" (at what is there when it begins), after so many samples, or at a time.
-    idle: seconds without a record after which an epoch ends.
-    span: samples of a span: what is shuffled together, and read again after a resume.
-    linger: seconds after which a span ends that is not full.
-    on_gap: what happens where the source no longer has what comes next: "raise", or "skip" with a warning.
-    options: of Kafka: settings of librdkafka, and of a registry of schemas.
-    query, table, key: of a database, as for `headrace.open`; its key must be a whole number that ascends.
-    settle: of a database: seconds for which a row must have been there. Without it rows of PostgreSQL wait for the
-        transactions that write, and others for 2 seconds.
-    xid: of a table in PostgreSQL: a column of type `xid8` that is no part of samples.
-    journal: of a queue or a socket: the folder in which messages are kept until they are done with. None: in memory,
-        where `delivery` says so.
-    journal_bytes: what the journal may take, such as "10GB". A full one stops receiving; nothing is dropped.
-    delivery: of a queue or a socket without a journal: says that what was received may be lost when the process ends.
-    duplicates: what becomes of messages that a broker delivers again and that have no id: "keep" or "drop".
-    frame: what a record is on a socket: "lines" (empty ones are passed over), "length" (four bytes in front) or "arrow"
-        (a row).
-    listen: whether to wait for clients at the address of a socket, rather than to connect to it.
-    stream: whether a queue of RabbitMQ is a stream: it keeps its messages, and needs no journal.
+    Connects with nobody yet.
 
-    Connects with nobody yet. Raises `UsageError`, and `MissingExtraError` where the client of a source is missing.
+    Args:
+        uri: `kafka://host/topic`, `redis://host/stream`, `amqp://host/vhost/queue`, `tcp://host:port`, `unix:///path`
+            (docs/sources.md), or a database as `headrace.open` takes it (docs/sql.md).
+        columns: their names, in the order wanted, of records with fields.
+        decode: what the bytes of a record are: "bytes" (as they are), "json", "msgpack", "avro", "arrow", "npy", or a
+            function from bytes to a sample. Rows of a database have columns already.
+        ragged: how a batch holds samples of different lengths, as for `headrace.open`.
+        start: where to begin: "earliest", "latest", a time (`datetime`, ISO 8601, or seconds since 1970), or positions
+            by partition. A loaded state knows better.
+        until: where an epoch ends: "now" (at what is there when it begins), after so many samples, or at a time.
+        idle: seconds without a record after which an epoch ends.
+        span: samples of a span: what is shuffled together, and read again after a resume.
+        linger: seconds after which a span ends that is not full.
+        on_gap: what happens where the source no longer has what comes next: "raise", or "skip" with a warning.
+        options: of Kafka: settings of librdkafka, and of a registry of schemas.
+        query: of a database, as for `headrace.open`.
+        table: of a database, as for `headrace.open`.
+        key: of a database, as for `headrace.open`; it must be a whole number that ascends.
+        settle: of a database: seconds for which a row must have been there. Without it rows of PostgreSQL wait for the
+            transactions that write, and others for 2 seconds.
+        xid: of a table in PostgreSQL: a column of type `xid8` that is no part of samples.
+        journal: of a queue or a socket: the folder in which messages are kept until they are done with. None: in
+            memory, where `delivery` says so.
+        journal_bytes: what the journal may take, such as "10GB". A full one stops receiving; nothing is dropped.
+        delivery: of a queue or a socket without a journal: says that what was received may be lost when the process
+            ends.
+        duplicates: what becomes of messages that a broker delivers again and that have no id: "keep" or "drop".
+        frame: what a record is on a socket: "lines" (empty ones are passed over), "length" (four bytes in front) or
+            "arrow" (a row).
+        listen: whether to wait for clients at the address of a socket, rather than to connect to it.
+        stream: whether a queue of RabbitMQ is a stream: it keeps its messages, and needs no journal.
+
+    Returns:
+        A dataset that `headrace.DataLoader` reads.
+
+    Raises:
+        UsageError: wrong arguments.
+        MissingExtraError: the client of a source is missing.
+
+    Examples:
+        >>> events = headrace.follow("kafka://localhost:9092/events", decode="json", start="latest")
+        >>> loader = headrace.DataLoader(events, batch_size=64, batches_per_epoch=100)
     """
     refuse_unknown("follow", others)
     scheme = scheme_of(uri)

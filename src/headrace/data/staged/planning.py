@@ -79,19 +79,32 @@ class CacheCut:
 
 @dataclass(frozen=True)
 class CutPlan:
-    """What was measured, and what follows. `steps[0]` is the dataset itself; prints itself as a table."""
+    """What `Staged.plan` has measured, and what follows. Prints itself as a table.
+
+    Attributes:
+        samples: of the dataset.
+        looked_at: samples that were measured.
+        epochs: over how many a build shall pay for itself.
+        steps: what each step takes; the first one is the dataset itself.
+        batch: seconds a sample to be put into a batch.
+        cuts: what a cut behind so many steps costs, from 0 on.
+        free: bytes free on the disk.
+        memory: bytes of memory of this machine.
+
+    Examples:
+        >>> plan = headrace.Staged([1, 2, 3], None, [str, len]).plan(batch_size=2)
+        >>> plan.recommended.cut in (0, 1, 2)
+        True
+    """
 
     samples: int
     looked_at: int
     epochs: int
     steps: tuple[StepCost, ...]
     batch: float
-    """Seconds a sample to be put into a batch."""
     cuts: tuple[CacheCut, ...]
     free: int
-    """Bytes free on the disk."""
     memory: int
-    """Bytes of memory of this machine."""
 
     @property
     def recommended(self) -> CacheCut:
@@ -127,7 +140,16 @@ class CutPlan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all figures as plain values."""
+        """Gives all figures as plain values.
+
+        Returns:
+            Values by their names.
+
+        Examples:
+            >>> plan = headrace.Staged([1, 2, 3], None, str).plan(batch_size=2)
+            >>> plan.to_json()["samples"]
+            3
+        """
         return {
             "samples": self.samples, "looked_at": self.looked_at, "epochs": self.epochs, "batch": self.batch,
             "steps": list(map(vars, self.steps)), "cuts": list(map(vars, self.cuts)),

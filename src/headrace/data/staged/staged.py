@@ -59,7 +59,35 @@ class Staged(Fluent, Dataset[Any]):
     workers, any cut, the same numbers.
 
     A cache in a folder belongs to all processes that open it: one builds, the others wait, and then map it into their
-    memory. It knows the data, the steps, the values that they use and the versions of libraries it was made with.
+    memory. It knows the data, the steps, the values that they use and the versions of libraries it was made with. The
+    constructor opens or computes it; it shows a progress bar where that takes longer than a second.
+
+    Args:
+        dataset: any map-style dataset. What `headrace.open` returns is read column by column.
+        initial_transform: a step, or several, in order: callables, or what `headrace.step` returns.
+        get_item_transform: likewise.
+        cache: None: nothing is kept, all steps are done at each access. `"memory"`: in this process, shared by forked
+            workers. A path: a folder on the disk.
+        format: of the data in the folder: any that can be written, `memmap` being the quickest.
+        stale: what to do with a cache that other data or steps have made: `"error"`, or `"rebuild"`; it is kept until
+            the new one is complete.
+        freeze_random: compute random steps once all the same; each sample then has numbers of its own, always the same.
+        ragged: how a batch holds arrays whose first dimension differs, as in `headrace.open`: `"pad"`, `"nested"` or
+            `"list"`.
+        on: `"ray"`: tasks of a Ray cluster compute the samples; all machines see the folder at the same path.
+
+    Raises:
+        UsageError: wrong arguments.
+        SampleError: steps return what cannot be kept.
+        StaleCacheError: the folder holds a cache of other data or steps.
+        FormatError: the cache is damaged.
+        DatasetError: the disk is full.
+        Exception: whatever the steps raise, with the sample's number as a note.
+
+    Examples:
+        >>> data = headrace.Staged([1, 2, 3], str, len, cache="memory")
+        >>> data[2]
+        1
     """
 
     def __init__(  # noqa: PLR0913 - these are the words of one sentence
@@ -75,23 +103,6 @@ class Staged(Fluent, Dataset[Any]):
         ragged: RaggedAs = "pad",
         on: On = "local",
     ) -> None:
-        """Opens the cache, or computes it; shows a progress bar where that takes longer than a second.
-
-        dataset: any map-style dataset. What `headrace.open` returns is read column by column.
-        initial_transform, get_item_transform: a step, or several, in order: callables, or what `headrace.step` returns.
-        cache: None: nothing is kept, all steps are done at each access. `"memory"`: in this process, shared by forked
-            workers. A path: a folder on the disk.
-        format: of the data in the folder: any that can be written, `memmap` being the quickest.
-        stale: what to do with a cache that other data or steps have made: `"error"`, or `"rebuild"`; it is kept until
-            the new one is complete.
-        freeze_random: compute random steps once all the same; each sample then has numbers of its own, always the same.
-        ragged: how a batch holds arrays whose first dimension differs, as in `headrace.open`: `"pad"`, `"nested"` or
-            `"list"`.
-        on: `"ray"`: tasks of a Ray cluster compute the samples; all machines see the folder at the same path.
-
-        Raises `UsageError`, `SampleError` (steps that return what cannot be kept), `StaleCacheError`, `FormatError` (a
-        damaged cache), `DatasetError` (a full disk), and whatever the steps raise, with the sample's number as a note.
-        """
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             cure = "pack the stream first (headrace pack), or apply the transform in it"
             found = f"a {type(dataset).__name__}"
@@ -246,9 +257,24 @@ class Staged(Fluent, Dataset[Any]):
         return f"{type(self.dataset).__name__} of {len(self.dataset):,}"
 
     def plan(self, *, batch_size: int = 64, epochs: int = 10) -> CutPlan:
-        """Measures the steps on a few batches, and predicts what each cut would cost; prints as a table.
+        """Measures the steps on a few batches, and predicts what each cut would cost.
 
-        Costs some batches' worth of all steps; nothing is kept. epochs: over how many a build shall pay for itself.
+        Costs some batches' worth of all steps; nothing is kept.
+
+        Args:
+            batch_size: samples of a batch.
+            epochs: over how many a build shall pay for itself.
+
+        Returns:
+            The plan, which prints as a table.
+
+        Raises:
+            UsageError: not both are whole numbers above 0.
+
+        Examples:
+            >>> plan = headrace.Staged([1, 2, 3], None, [str, len]).plan(batch_size=2)
+            >>> [cut.cut for cut in plan.cuts]
+            [0, 1, 2]
         """
         from headrace.data.staged.planning import plan
 

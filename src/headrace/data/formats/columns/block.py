@@ -39,7 +39,20 @@ class NumberedIn:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some samples, column by column. The arrays may be views of what they were read from: do not write to them."""
+    """Some samples, column by column. The arrays may be views of what they were read from: do not write to them.
+
+    Attributes:
+        schema: the columns, in order.
+        columns: by their names: an array [n, *shape] or a `Ragged` each.
+        origin: where the samples come from, for messages.
+
+    Examples:
+        >>> from headrace.types import Block, Field, Schema
+        >>> schema = Schema((Field("x", dtype=np.dtype("float32")),))
+        >>> block = Block(schema, {"x": np.array([0.5, 1.5], np.float32)})
+        >>> len(block), float(block.row(1)["x"])
+        (2, 1.5)
+    """
 
     schema: Schema
     columns: Mapping[str, Column]
@@ -77,12 +90,37 @@ class Block:
         return sum(column.nbytes for column in self.columns.values())
 
     def row(self, index: int) -> dict[str, Any]:
-        """Sample number `index`: a dict of arrays (views), NumPy scalars, bytes and strings."""
+        """Gives one sample.
+
+        Args:
+            index: its number in the block.
+
+        Returns:
+            A dict of arrays (views), NumPy scalars, bytes and strings.
+
+        Examples:
+            >>> schema = headrace.types.Schema((headrace.types.Field("x", dtype=np.dtype("int64")),))
+            >>> int(headrace.types.Block(schema, {"x": np.array([3, 4])}).row(1)["x"])
+            4
+        """
         # Runs once for each sample of a batch; a loop with an assignment takes longer.
         return {field.name: value_of(field, self.columns[field.name], index) for field in self.schema}
 
     def rows(self, start: int, stop: int) -> Block:
-        """Samples start .. stop-1, without a copy."""
+        """Gives neighbouring samples, without a copy.
+
+        Args:
+            start: number of the first.
+            stop: number behind the last.
+
+        Returns:
+            A block of views.
+
+        Examples:
+            >>> schema = headrace.types.Schema((headrace.types.Field("x", dtype=np.dtype("int64")),))
+            >>> headrace.types.Block(schema, {"x": np.array([3, 4, 5])}).rows(1, 3).columns
+            {'x': array([4, 5])}
+        """
         parts: dict[str, Column] = {}
         for name, column in self.columns.items():
             if isinstance(column, Ragged):
@@ -93,7 +131,19 @@ class Block:
         return Block(self.schema, parts, self._origin_of(slice(start, stop)))
 
     def take(self, keys: Keys) -> Block:
-        """Copies the samples of these keys, in their order."""
+        """Copies some samples.
+
+        Args:
+            keys: their numbers, in the order wanted.
+
+        Returns:
+            A block with memory of its own.
+
+        Examples:
+            >>> schema = headrace.types.Schema((headrace.types.Field("x", dtype=np.dtype("int64")),))
+            >>> headrace.types.Block(schema, {"x": np.array([3, 4, 5])}).take(np.array([2, 0])).columns
+            {'x': array([5, 3])}
+        """
         taken: dict[str, Column] = {}
         for name, column in self.columns.items():
             if isinstance(column, Ragged):

@@ -34,9 +34,20 @@ LARGEST = np.maximum.reduce
 class Ragged:
     """Samples of different lengths in one array: number i is `values[starts[i]:stops[i]]`.
 
-    values: [total, *shape]; starts, stops: whole numbers [n]. Made from offsets [n + 1], number i is
-    `values[offsets[i]:offsets[i + 1]]`: end to end, if not from 0 on. A batched step of a staged dataset gets them
-    end to end and from 0 on, in memory of its own, which it may change.
+    Made from offsets, number i is `values[offsets[i]:offsets[i + 1]]`: end to end, if not from 0 on. A batched step of
+    a staged dataset gets them end to end and from 0 on, in memory of its own, which it may change.
+
+    Args:
+        values: [total, *shape].
+        offsets: whole numbers [n + 1], in place of `starts` and `stops`.
+        starts: whole numbers [n].
+        stops: whole numbers [n].
+        place: where the samples are stored, for messages.
+
+    Examples:
+        >>> ragged = headrace.types.Ragged(np.arange(5), np.array([0, 2, 5]))
+        >>> ragged[1], ragged.lengths
+        (array([2, 3, 4]), array([2, 3]))
     """
 
     __slots__ = ("_checked", "_offsets", "place", "starts", "stops", "values")
@@ -44,7 +55,6 @@ class Ragged:
     def __init__(
         self, values: Array, offsets: Array | None = None, starts: Any = None, stops: Any = None, place: object = None
     ) -> None:
-        """place: where the samples are stored, for messages."""
         self.values = values
         self.place = place
         self._offsets = offsets
@@ -88,7 +98,22 @@ class Ragged:
         return self.stops - self.starts
 
     def with_values(self, values: Array) -> Ragged:
-        """Returns other values at the same offsets: [total, *any shape], as many as there are. Raises `UsageError`."""
+        """Returns other values at the same offsets.
+
+        Args:
+            values: [total, *any shape], as many as there are.
+
+        Returns:
+            New samples; these stay as they are.
+
+        Raises:
+            UsageError: another number of values.
+
+        Examples:
+            >>> ragged = headrace.types.Ragged(np.arange(5), np.array([0, 2, 5]))
+            >>> ragged.with_values(2 * ragged.values)[1]
+            array([4, 6, 8])
+        """
         if len(values) != len(self.values):
             found = f"{len(values):,}"
             expected = f"{len(self.values):,} values, one for each that is replaced"
@@ -100,7 +125,19 @@ class Ragged:
         return replaced
 
     def rows(self, start: int, stop: int) -> Ragged:
-        """Samples start .. stop-1, without a copy."""
+        """Gives neighbouring samples, without a copy.
+
+        Args:
+            start: number of the first.
+            stop: number behind the last.
+
+        Returns:
+            Samples that share these ones' values.
+
+        Examples:
+            >>> headrace.types.Ragged(np.arange(5), np.array([0, 2, 5])).rows(1, 2)[0]
+            array([2, 3, 4])
+        """
         return Ragged(self.values, None, self.starts[start:stop], self.stops[start:stop], self.place)
 
     def pieces(self, keys: Keys | None = None) -> tuple[Keys, Keys]:
@@ -150,7 +187,18 @@ class Ragged:
         self._checked = len(self.values), *self.pieces()
 
     def take(self, keys: Keys) -> Ragged:
-        """Copies the samples of these keys, in their order, end to end."""
+        """Copies some samples, end to end.
+
+        Args:
+            keys: their numbers, in the order wanted.
+
+        Returns:
+            Samples with memory of their own.
+
+        Examples:
+            >>> headrace.types.Ragged(np.arange(5), np.array([0, 2, 5])).take(np.array([1, 0])).values
+            array([2, 3, 4, 0, 1])
+        """
         starts, lengths = self.pieces(keys)
         offsets = offsets_of(lengths)
         values = np.empty((int(offsets[-1]), *self.values.shape[1:]), self.values.dtype)
@@ -158,7 +206,15 @@ class Ragged:
         return Ragged(values, offsets)
 
     def packed(self) -> tuple[Array, Keys]:
-        """Returns the samples end to end, and their offsets from 0 on; without a copy where they lie so already."""
+        """Gives the samples end to end, and their offsets from 0 on.
+
+        Returns:
+            Values [total, *shape] and int64 [n + 1]; without a copy where the samples lie so already.
+
+        Examples:
+            >>> headrace.types.Ragged(np.arange(5), starts=np.array([3]), stops=np.array([5])).packed()
+            (array([3, 4]), array([0, 2]))
+        """
         if len(self) == 0:
             return self.values[:0], np.zeros(1, np.int64)
         if self._offsets is None and not (self.starts[1:] == self.stops[:-1]).all():

@@ -31,14 +31,25 @@ NUMBERS = tuple(map(np.dtype, ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i
 
 @dataclass(frozen=True)
 class Field:
-    """One named part of a sample. `shape` is that of a sample (fixed) or of one element (ragged)."""
+    """One named part of a sample.
+
+    Attributes:
+        name: of the column.
+        kind: "fixed", "ragged" (the first dimension differs), "bytes" or "text".
+        dtype: of the numbers.
+        shape: that of a sample (fixed) or of one element (ragged).
+        labels: the names of the values 0, 1, 2 ... of a whole number that stands for a class.
+
+    Examples:
+        >>> str(headrace.types.Field("image", "fixed", np.dtype("uint8"), (3, 32, 32)))
+        'uint8 x 3 x 32 x 32'
+    """
 
     name: str
     kind: Kind = "fixed"
     dtype: np.dtype[Any] = BYTE
     shape: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
-    """The names of the values 0, 1, 2 ... of a whole number that stands for a class."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the field as plain values."""
@@ -63,7 +74,16 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a dataset, in order, each name once."""
+    """The fields of a dataset, in order, each name once.
+
+    Attributes:
+        fields: the fields.
+
+    Examples:
+        >>> schema = headrace.types.Schema((headrace.types.Field("x"), headrace.types.Field("y", "text")))
+        >>> schema.names
+        ('x', 'y')
+    """
 
     fields: tuple[Field, ...]
 
@@ -91,7 +111,23 @@ class Schema:
         return self._by_name[name]
 
     def only(self, names: Iterable[str] | None, place: object = None) -> Schema:
-        """Returns the fields of these names, in the order asked for; None: all. Raises `UsageError` for others."""
+        """Returns the fields of these names, in the order asked for.
+
+        Args:
+            names: some of the names; None: all.
+            place: where the data lie, for the message.
+
+        Returns:
+            A schema.
+
+        Raises:
+            UsageError: there is no such name.
+
+        Examples:
+            >>> schema = headrace.types.Schema((headrace.types.Field("x"), headrace.types.Field("y", "text")))
+            >>> schema.only(["y"]).names
+            ('y',)
+        """
         wanted = wanted_names(names)
         if wanted is None:
             return self
