@@ -51,6 +51,7 @@ from headrace.data.staged.staged import Staged as Staged
 from headrace.data.staged.steps import step as step
 from headrace.faults.policy import OnError as OnError
 from headrace.faults.quarantine import load_quarantine as load_quarantine
+from headrace.integrations.use import use as use
 from headrace.loader.automatic import Auto as Auto
 from headrace.loader.dataloader import DataLoader as DataLoader
 from headrace.loader.loader_state import LoaderState as LoaderState

@@ -20,7 +20,7 @@ WRONG = {
     "no_seconds": (["run", "--seconds", "0", "train.py"], "invalid value for '--seconds'"),
     "unknown_start_method": (["run", "--start-method", "teleport", "train.py"], "invalid value for '--start-method'"),
     "unknown_choice": (["pack", "--on", "mars", "a", "b"], "invalid value for '--on': 'mars' is not one of"),
-    "no_number": (["demo", "--photos", "many"], "invalid value for '--photos'"),
+    "no_number": (["compare", "--rounds", "many", "train.py"], "invalid value for '--rounds'"),
     "an_option_of_other_targets": (["doctor", "--ideal", "photos"], "this has no meaning for data"),
     "no_numbers_of_workers": (["bench", "data.csv", "--workers", "some"], "cannot measure"),
     "no_such_script": (["run", "nosuch.py"], "no such script"),

@@ -14,18 +14,19 @@ import headrace
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PYTHON = sorted(path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
-ENVIRONMENTS = {".venv", ".venv-clients", ".venv-matrix"}
+ENVIRONMENTS = {".venv", ".venv-clients", ".venv-demo", ".venv-matrix"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base"}
 NOUNS = {
     "decoding", "fetching", "finding", "formatting", "framing", "grouping", "listing", "loading", "opening", "packing",
     "pinning", "planning", "recording", "reporting", "scaling", "setting", "sharding", "stacking", "testing", "wording",
-    "building",
+    "building", "lightning",
 }  # fmt: skip
 MODULES = {"os", "sys", "mmap", "signal", "signals", "socket", "torch"}
 OF_OTHERS = {
     "batch_size", "closed", "compose", "cursor", "data", "dataset", "detach", "features", "filename", "fp", "func",
-    "getbands", "lib_version", "name", "names", "orig", "process", "processors", "raw_connection", "response",
-    "sampler", "send_signal", "set_random_state", "shape", "status", "status_code", "strerror", "values",
+    "getbands", "group_by_length", "lib_version", "name", "names", "orig", "process", "processors", "raw_connection",
+    "response", "rich_help_panel", "sampler", "send_signal", "set_random_state", "shape", "status", "status_code",
+    "strerror", "train_sampling_strategy", "values",
 }  # fmt: skip
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {
@@ -55,7 +56,6 @@ MORE_IMPORTS = {
     "workers/auto/trial.py": 20,
     "data/formats/registry.py": 19,
     "epoch/opening.py": 19,
-    "cli/app.py": 18,
     "cli/inspect.py": 18,
     "data/formats/arrow/ipc.py": 18,
     "data/stored.py": 18,
@@ -265,6 +265,7 @@ def test_the_public_words_are_few_and_known() -> None:
         "step",
         "transforms",
         "types",
+        "use",
         "verify",
         "write_trace",
     ]

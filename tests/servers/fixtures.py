@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.bucket_server import find_weed
+from headrace.demo.bucket_server import find_weed
 from tests.servers import faulty, kafka, mariadb, nginx, postgres, rabbitmq, ray, redis, seaweed
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from headrace.cli.bucket_server import status_of
+from headrace.demo.bucket_server import status_of
 from tests.servers.processes import free_ports, program
 
 CONFIG = """

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.cli.bucket_server import remove_sockets, status_of
+from headrace.demo.bucket_server import remove_sockets, status_of
 from tests.servers.processes import free_ports, program
 
 ACCESS_KEY = "AKIAHEADRACETESTS"

@@ -15,6 +15,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from headrace.core.errors import UsageError
+from headrace.core.process.machine import cores
 from headrace.core.text.printable import printable
 from headrace.data.formats.registry import format_named
 from headrace.measure.bench.comparison import ROUNDS, BenchOptions, Comparison, FormFigures, compare
@@ -22,6 +23,7 @@ from headrace.measure.bench.forms import GOOD_FOR
 from headrace.measure.bench.loader_passes import ORDERS, LoaderChoice
 from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.diagnosis.finding import Finding
+from headrace.telemetry.formatting import some
 from headrace.telemetry.progress import stages_bar
 from headrace.telemetry.terminal import Terminal
 
@@ -74,6 +76,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
         "correct": comparison.is_right,
         "forms": [_form_as_dict(comparison, figures) for figures in comparison.figures],
         "left_out": left_out,
+        "machine": {"cores": cores(), "other_cores": comparison.other_cores, "busy": comparison.machine_is_busy},
         "fastest": {"format": fastest.form.format, "is_source": fastest.form.is_source, "ratio": _ratio(comparison)},
         "slower_with_workers": slower,
         "network": _network_as_dicts(comparison),
@@ -274,6 +277,13 @@ def sentences(comparison: Comparison) -> list[str]:
     if comparison.is_right:
         lines.append("Every form delivered the same samples (checksums over whole epochs compared).")
 
+    if comparison.machine_is_busy:
+        lines.append(
+            f"This machine is busy: other processes took {comparison.other_cores:.1f} of {some(cores(), 'core')}. "
+            "So no form is called the fastest here. Measure again when they have ended."
+        )
+        return lines + _about_places(comparison)
+
     lines.append(_fastest(comparison))
     for count, names in slower_with_workers(comparison).items():
         if len(names) == len(comparison.figures):
@@ -286,6 +296,12 @@ def sentences(comparison: Comparison) -> list[str]:
             "A batch is made sooner there than a worker hands it over; decoding or augmenting samples changes that."
         )
 
+    return lines + _about_places(comparison)
+
+
+def _about_places(comparison: Comparison) -> list[str]:
+    """Returns from where the forms were read, and where they are now."""
+    lines = []
     if comparison.options.is_elsewhere:
         lines.append(
             f"{comparison.now.form.format} (now) was read over the network, and the other forms from this machine: "
@@ -304,7 +320,8 @@ def _fastest(comparison: Comparison) -> str:
     ratio = _ratio(comparison)
     if ratio is None:
         return f"Fastest in random order: {_name(fastest)}; the data as they are now could not be measured."
-    if ratio < ALIKE:
+    # Neither by the medians, nor if a round of the one was as quick as a round of the other.
+    if ratio < ALIKE or min(fastest.best_rounds()) <= max(now.best_rounds()):
         return f"In random order no form is clearly faster than the one that the data are in now, {now.form.format}."
 
     name = now.form.format

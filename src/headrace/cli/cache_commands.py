@@ -17,7 +17,10 @@ Folder = Annotated[Path, typer.Argument(envvar=VARIABLE, help="The folder that c
 
 @cache.callback(invoke_without_command=True)
 def headrace_cache(context: typer.Context) -> None:
-    """Look into, check or clear the cache of a machine: the parts of remote data that headrace keeps on its disk."""
+    """Show, check or clear the cache of a machine.
+
+    It is the parts of remote data that headrace keeps on its disk.
+    """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(WRONG_USAGE)
@@ -26,9 +29,12 @@ def headrace_cache(context: typer.Context) -> None:
 @cache.command(epilog=f"Example: headrace cache show /nvme/cache, or {VARIABLE}=/nvme/cache headrace cache show")
 def show(
     folder: Folder,
-    json_output: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Say what is in the cache, how much of its limit is used, and by which jobs. Changes nothing."""
+    """Show what the cache holds.
+
+    Shows its content, how much of its limit is used, and by which jobs. Changes nothing.
+    """
     from headrace.cli.cache import show_cache
 
     raise typer.Exit(show_cache(folder, json_output=json_output))
@@ -39,9 +45,10 @@ def check(
     folder: Folder,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Compare every byte with its checksum, and drop what is wrong: it is fetched again when it is needed.
+    """Verify every cached byte.
 
-    Jobs may use the cache meanwhile. Status 1 if anything was wrong.
+    Drops what differs from its checksum: it is fetched again when it is needed. Jobs may use the cache meanwhile.
+    Exits with 1 if anything was wrong.
     """
     from headrace.cli.cache import check_cache
 
@@ -52,9 +59,14 @@ def check(
 def clear(
     folder: Folder,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also while jobs use it; they fetch what they need.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete also while jobs use it; they fetch what they need.")
+    ] = False,
 ) -> None:
-    """Remove all that the cache holds. Files that headrace did not make stay, and so does the folder."""
+    """Delete what the cache holds.
+
+    Files that headrace did not make stay, and so does the folder.
+    """
     from headrace.cli.cache import clear_cache
 
     raise typer.Exit(clear_cache(folder, yes=yes, force=force))

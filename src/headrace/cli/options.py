@@ -1,4 +1,4 @@
-"""The options of `headrace run`, with their help, and which of `headrace doctor` go together."""
+"""Options of several commands, with their help, and which of `headrace doctor` go together."""
 
 from __future__ import annotations
 
@@ -9,69 +9,146 @@ import typer
 
 from headrace.core.errors import UsageError
 
+DATA = "Data"
+LOADER = "Loader"
+FAULTS = "Faults"
+OUTPUT = "Output"
+RUN = "Run"
+"""Groups of options in help texts."""
+
 Script = Annotated[str, typer.Argument(help="The training script (with --module: a module's name).")]
-Arguments = Annotated[list[str] | None, typer.Argument(help="What the script itself gets, options included.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Keep torch's own loader and only measure, to compare.")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments of the script itself, options included.")]
+Module = Annotated[
+    bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.", rich_help_panel=RUN)
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(min=0.1, help="End the script after so long, at the next batch it asks for.", rich_help_panel=RUN),
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Seed random, NumPy and torch before the script begins.", rich_help_panel=RUN)
+]
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Keep torch's own loader and only measure it.", rich_help_panel=LOADER)
+]
 Ideal = Annotated[
-    bool, typer.Option("--ideal", help="Give the first batch again and again: how fast the script could be at best.")
+    bool,
+    typer.Option(
+        "--ideal",
+        help="Repeat the first batch of each epoch: the script's speed with a loader that costs nothing.",
+        rich_help_panel=LOADER,
+    ),
 ]
 NumWorkers = Annotated[
-    str | None, typer.Option(metavar="N|auto", help="Worker processes, where the script does not say.")
+    str | None,
+    typer.Option(metavar="N|auto", help="Worker processes, where the script does not say.", rich_help_panel=LOADER),
 ]
 PrefetchFactor = Annotated[
-    str | None, typer.Option(metavar="N|auto", help="Batches ahead per worker, where the script does not say.")
+    str | None,
+    typer.Option(
+        metavar="N|auto", help="Batches prefetched per worker, where the script does not say.", rich_help_panel=LOADER
+    ),
 ]
-PersistentWorkers = Annotated[bool, typer.Option("--persistent-workers", help="Keep workers between epochs, likewise.")]
-PinMemory = Annotated[bool, typer.Option("--pin-memory", help="Page-locked batches for an accelerator, likewise.")]
-Quarantine = Annotated[Path | None, typer.Option(help="Write each bad sample to this file, as a line of JSON.")]
+PersistentWorkers = Annotated[
+    bool,
+    typer.Option(
+        "--persistent-workers", help="Keep workers between epochs, where the script does not say.",
+        rich_help_panel=LOADER,
+    ),
+]  # fmt: skip
+PinMemory = Annotated[
+    bool,
+    typer.Option(
+        "--pin-memory", help="Pinned batches for a GPU, where the script does not say.", rich_help_panel=LOADER
+    ),
+]
+Quarantine = Annotated[
+    Path | None,
+    typer.Option(help="Write each bad sample to this file, as a line of JSON.", rich_help_panel=FAULTS),
+]
 SampleTimeout = Annotated[
-    float | None, typer.Option(min=0.001, help="Seconds after which a sample that hangs counts as bad.")
+    float | None,
+    typer.Option(min=0.001, help="Seconds after which a sample that hangs counts as bad.", rich_help_panel=FAULTS),
 ]
 Digest = Annotated[
-    bool, typer.Option("--digest", help="Print a checksum of each loader's batches, to compare two runs.")
+    bool,
+    typer.Option(
+        "--digest", help="Print a checksum of each loader's batches, to compare runs.", rich_help_panel=OUTPUT
+    ),
 ]
-Module = Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")]
-Seconds = Annotated[
-    float | None, typer.Option(min=0.1, help="End the script after so long, at the next batch it asks for.")
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Also write all figures to this file.", rich_help_panel=OUTPUT)
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the measurement to this file.")]
+JsonOutput = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)]
 ReportFile = Annotated[
-    Path | None, typer.Option("--report", help="Write a page to this HTML file: findings, a timeline, memory.")
+    Path | None,
+    typer.Option("--report", help="Write an HTML report: findings, a timeline, memory.", rich_help_panel=OUTPUT),
 ]
 TraceFile = Annotated[
-    Path | None, typer.Option("--trace", help="Write a trace (.json, .json.gz) for Perfetto and TensorBoard.")
+    Path | None,
+    typer.Option(
+        "--trace", help="Write a trace (.json, .json.gz) for Perfetto and TensorBoard.", rich_help_panel=OUTPUT
+    ),
 ]
 Live = Annotated[
-    bool, typer.Option("--live", help="Show throughput, waiting and workers in the terminal while it runs.")
+    bool,
+    typer.Option(
+        "--live", help="Show throughput, waiting and workers in the terminal while it runs.", rich_help_panel=OUTPUT
+    ),
 ]
 
+Columns = Annotated[str | None, typer.Option(help="Only these columns, separated by commas.", rich_help_panel=DATA)]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", "-f", help="Data format, where it cannot be detected.", rich_help_panel=DATA),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Read pickles and other data that can run code.", rich_help_panel=DATA),
+]
 StoreOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", metavar="KEY=VALUE", help="Of a URL's store, such as endpoint=http://host:9000; give it repeatedly."
+        "--option",
+        metavar="KEY=VALUE",
+        help="Option of the URL's store, such as endpoint=http://host:9000; may be repeated.",
+        rich_help_panel=DATA,
     ),
 ]
 TargetOption = Annotated[
     list[str] | None,
-    typer.Option("--target-option", metavar="KEY=VALUE", help="Of TARGET's store, where it is another one."),
+    typer.Option(
+        "--target-option",
+        metavar="KEY=VALUE",
+        help="Option of TARGET's store, if it differs from that of SOURCE.",
+        rich_help_panel=DATA,
+    ),
 ]
+DATABASE = "Database"
 Query = Annotated[
-    str | None, typer.Option(help="Of a database: a SELECT, such as 'select id, x, y from samples where y >= 0'.")
+    str | None,
+    typer.Option(help="A SELECT, such as 'select id, x, y from samples where y >= 0'.", rich_help_panel=DATABASE),
 ]
-TableName = Annotated[str | None, typer.Option("--table", help="Of a database: the name of a table, for all of it.")]
+TableName = Annotated[str | None, typer.Option("--table", help="A table, for all of it.", rich_help_panel=DATABASE)]
 KeyColumn = Annotated[
-    str | None, typer.Option("--key", help="Of a database: the column that is unique and never null; gives the order.")
+    str | None,
+    typer.Option("--key", help="The column that is unique and never null; gives the order.", rich_help_panel=DATABASE),
 ]
-Until = Annotated[str | None, typer.Option(help="Of a source that never ends: 'now', a number of samples, or a time.")]
+LOG = "Live source (kafka://, ...)"
+Until = Annotated[
+    str | None, typer.Option(help="Where to stop: 'now', a number of samples, or a time.", rich_help_panel=LOG)
+]
 Decode = Annotated[
-    str, typer.Option(help="Of a source that never ends: what its records are: json, msgpack, avro, text, bytes, ...")
+    str,
+    typer.Option(help="What records are: json, msgpack, avro, text, bytes, ...", rich_help_panel=LOG),
 ]
 PackedOn = Annotated[
     Literal["local", "ray"],
     typer.Option(
         "--on",
-        help="Where: local, in processes of this machine; ray, in tasks of a Ray cluster whose machines share the "
-        "folders: that of RAY_ADDRESS, or the one that this machine belongs to (ray start), or a new one here.",
+        help="local: processes of this machine; ray: tasks of a Ray cluster whose machines share the folders: that "
+        "of RAY_ADDRESS, or the one that this machine belongs to (ray start), or a new one here.",
+        rich_help_panel=RUN,
     ),
 ]
 CREDENTIALS = (

@@ -19,6 +19,7 @@ from headrace.core.text.urls import refuse_url
 from headrace.data.prepare import datasets
 from headrace.data.prepare.datasets import DatasetCopy, prepare_fashion_mnist, prepare_npz_demo
 from headrace.data.prepare.download import Report
+from headrace.data.prepare.textures import prepare_textures
 from headrace.storage.locations import local_path
 from headrace.telemetry.terminal import Terminal
 
@@ -52,14 +53,16 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
     cure = "name a folder of this machine; `headrace pack FOLDER URL` then packs into a bucket"
     refuse_url(folder, "headrace prepare", cure)
     progress = TerminalProgress(Terminal(stderr=True))
-    if name not in ("fashion-mnist", "npz-demo"):
-        raise UsageError.about("no such dataset", found=repr(name), expected="fashion-mnist or npz-demo")
-    if name == "npz-demo" and mirror is not None:
+    if name not in ("fashion-mnist", "npz-demo", "textures"):
+        raise UsageError.about("no such dataset", found=repr(name), expected="fashion-mnist, npz-demo or textures")
+    if name != "fashion-mnist" and mirror is not None:
         cure = "leave the mirror out"
-        raise UsageError.about("npz-demo is generated, not downloaded", found=f"mirror {mirror!r}", cure=cure)
+        raise UsageError.about(f"{name} is generated, not downloaded", found=f"mirror {mirror!r}", cure=cure)
 
     try:
-        if name == "npz-demo":
+        if name == "textures":
+            parts = prepare_textures(folder, progress=progress)
+        elif name == "npz-demo":
             parts = prepare_npz_demo(folder, progress=progress)
         else:
             if mirror is None:

@@ -29,7 +29,7 @@ from headrace.core.process.memory import machine_memory
 from headrace.core.text.printable import printable
 from headrace.core.text.urls import refuse_url
 from headrace.loader.reporting import Report
-from headrace.measure.children import ChildPlan, children_of, measured_too
+from headrace.measure.children import ChildPlan, children_of, measured_too, seed_globals
 from headrace.measure.loader_replacement import NEED_WORKERS, NOT_PLAIN, Replacement, replace_loader
 from headrace.measure.measurement import Measurement
 from headrace.measure.run_script import run_script
@@ -153,12 +153,16 @@ def run_and_report(
     defaults: dict[str, Any],
     as_module: bool,
     outputs: Outputs,
+    seed: int | None = None,
 ) -> int:
     """Runs a script, prints the report to standard error, and returns the exit status for the process.
 
     The script's own outcome decides the status: 0, its `sys.exit` value, 1 after an exception (its traceback is
     printed), 130 after Ctrl-C. Raises `UsageError`, before anything runs, if there is
     no such script or no folder for a file of `outputs`.
+
+    seed: of `random`, NumPy and torch, before the script begins, and in the processes that it starts; None: they are
+    left as they are.
     """
     if not as_module:
         script = local_path(script)
@@ -187,9 +191,11 @@ def run_and_report(
 
     replace_loader(measurement, replacement, defaults)
     with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
-        plan = ChildPlan(tuple(replacement), defaults, folder, outputs.seconds, time.time())
+        plan = ChildPlan(tuple(replacement), defaults, folder, outputs.seconds, time.time(), seed)
         try:
             with measured_too(plan):
+                if seed is not None:
+                    seed_globals(seed)
                 status = _outcome(script, arguments, measurement, as_module=as_module)
         finally:
             # Also after Ctrl-C: pinned rows would stay on the terminal, and whatever is printed would miss them.

@@ -19,8 +19,13 @@ def extra(module: str, name: str) -> Any:
 
 def require(module: str, name: str) -> None:
     """Raises `MissingExtraError` that names the extra if a module is not there, which another process will import."""
-    if importlib.util.find_spec(module) is None:
+    if not has(module):
         raise _missing(module, name, f"No module named {module!r}")
+
+
+def has(module: str) -> bool:
+    """Returns whether a module is there; it is not imported."""
+    return importlib.util.find_spec(module) is not None
 
 
 def _missing(module: str, name: str, found: str) -> MissingExtraError:

@@ -13,6 +13,7 @@ import functools
 import json
 import math
 import os
+import random
 import select
 import sys
 import time
@@ -21,6 +22,9 @@ from dataclasses import dataclass
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from headrace.core.files.atomic_file import write_atomically
 from headrace.measure.child_environment import VARIABLE, environment
@@ -42,11 +46,14 @@ class ChildPlan:
     replacement: tuple[bool, ...]
     """The fields of `Replacement`."""
     defaults: dict[str, Any]
-    folder: str
-    seconds_left: float | None
+    folder: str = ""
+    """Where children leave their figures; empty: nobody asks for any."""
+    seconds_left: float | None = None
     """Until the script is ended, counted from `at`; None: it is not ended."""
-    at: float
+    at: float = 0.0
     """Seconds of the epoch (`time.time`)."""
+    seed: int | None = None
+    """What `random`, NumPy and torch are seeded with before a script begins; None: they are not."""
 
     def as_json(self) -> str:
         """Returns it as the environment holds it."""
@@ -71,17 +78,29 @@ def join() -> None:
     else:
         script = ""
 
-    measurement = Measurement(script)
+    measurement = Measurement(script, is_kept=bool(given["folder"]))
     began = time.perf_counter()
     if given["seconds_left"] is not None:
         measurement.deadline = began + given["seconds_left"] - (time.time() - given["at"])
 
     replace_loader(measurement, Replacement(*given["replacement"]), given["defaults"])
+    if given["seed"] is not None:
+        seed_globals(given["seed"])
+    if not measurement.is_kept:
+        return
+
     mark = Path(given["folder"]) / f"{os.getpid()}{IN_USE}"
     measurement.on_first_loader = functools.partial(_leave_mark, mark)
     # `Finalize` runs at the end of processes that multiprocessing starts, too, where `atexit` does not.
     leave = functools.partial(_leave_figures, measurement, Path(given["folder"]), began, os.getpid())
     util.Finalize(None, leave, exitpriority=0)
+
+
+def seed_globals(seed: int) -> None:
+    """Seeds the generators that scripts draw from: `random`, NumPy's and torch's."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def _leave_mark(mark: Path) -> None:

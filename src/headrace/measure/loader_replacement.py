@@ -6,6 +6,7 @@ with `DataLoader[Sample]`, and pickle it for the processes that they start.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -65,14 +66,14 @@ class Replacement(NamedTuple):
     """Give the first batch of each epoch again and again: a loader that costs nothing."""
 
 
-def replace_loader(measurement: Measurement, replacement: Replacement, defaults: dict[str, Any]) -> None:
+def replace_loader(measurement: Measurement, replacement: Replacement, defaults: dict[str, Any]) -> Callable[[], None]:
     """Makes `torch.utils.data.DataLoader` a measured loader for all code that is imported from now on.
 
     `headrace.DataLoader` is measured as well, with `replacement.plain` too. torchdata's `StatefulDataLoader` is
     replaced if the script imports it, since ours has a state of its own. With `replacement.plain` it stays as it is,
     and is not measured.
 
-    defaults: arguments for calls that do not give them.
+    defaults: arguments for calls that do not give them. Returns what puts all classes back.
     """
     measurement.ideal = replacement.ideal
     if measurement.deadline < math.inf:
@@ -104,10 +105,19 @@ def replace_loader(measurement: Measurement, replacement: Replacement, defaults:
 
         if not replacement.plain:
             stateful = _measured_class(base, measurement, replacement, defaults, _take_torchdata_s_order)
-            module.StatefulDataLoader = stateful
-            module.stateful_dataloader.StatefulDataLoader = stateful
+            undo.callback(_set_stateful, module, module.StatefulDataLoader)
+            _set_stateful(module, stateful)
 
-    around_import(STATEFUL_MODULE, with_own_loader)
+    undo = contextlib.ExitStack()
+    undo.callback(_set_loader, TORCH_LOADER)
+    undo.callback(_set_own_loader, DataLoader)
+    undo.callback(around_import(STATEFUL_MODULE, with_own_loader))
+    return undo.close
+
+
+def _set_stateful(module: Any, loader: type) -> None:
+    module.StatefulDataLoader = loader
+    module.stateful_dataloader.StatefulDataLoader = loader
 
 
 def _set_loader(loader: type) -> None:
@@ -159,7 +169,8 @@ class _Measuring:
         record = LoaderRecord(recorder.label, self._kind, loader.num_workers, digest=digest)
         entry = MeasuredLoader(record, recorder)
         loader._measured = entry
-        self._measurement.measured.append(entry)
+        if self._measurement.is_kept:
+            self._measurement.measured.append(entry)
         recorder.listeners.extend(self._measurement.listeners)
         return entry
 
@@ -275,10 +286,19 @@ def _measured_class(
     return MeasuredDataLoader
 
 
+class _AllOfOurs(type):
+    """Counts every loader of ours as one of `headrace.DataLoader`, also those that were made by torch's name."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if super().__instancecheck__(instance):
+            return True
+        return cls is headrace.DataLoader and isinstance(instance, DataLoader)
+
+
 def _own_class(measured: Any) -> Any:
     """Returns the class that `from headrace import DataLoader` gives, where `measured` takes the place of torch's."""
 
-    class OwnDataLoader(measured[T_co]):  # type: ignore[misc]
+    class OwnDataLoader(measured[T_co], metaclass=_AllOfOurs):  # type: ignore[misc]
         state_dict = DataLoader.state_dict
 
     OwnDataLoader.__name__ = OwnDataLoader.__qualname__ = DataLoader.__qualname__

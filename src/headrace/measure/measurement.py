@@ -48,6 +48,9 @@ class Measurement:
     was_ended: bool = False
     """Whether it was."""
 
+    is_kept: bool = True
+    """Whether anybody will ask what the loaders did."""
+
     ideal: bool = False
     """Whether loaders gave one batch again and again, so that nothing is to be said of them but how fast that was."""
 

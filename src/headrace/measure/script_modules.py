@@ -14,13 +14,28 @@ from typing import Any
 Around = Callable[[ModuleType], AbstractContextManager[None]]
 
 
-def around_import(name: str, around: Around) -> None:
-    """Has the code of module `name` run within `around(module)`, once; at once, if the module is there already."""
+def around_import(name: str, around: Around) -> Callable[[], None]:
+    """Has the code of module `name` run within `around(module)`, once; at once, if the module is there already.
+
+    Returns what has it imported as ever, if it has not been imported by then.
+    """
     module = sys.modules.get(name)
     if module is not None:
         with around(module):
-            return
-    sys.meta_path.insert(0, _Finder(name, around))
+            return _nothing
+
+    finder = _Finder(name, around)
+    sys.meta_path.insert(0, finder)
+
+    def undo() -> None:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+
+    return undo
+
+
+def _nothing() -> None:
+    """Does nothing."""
 
 
 class _Finder(importlib.abc.MetaPathFinder):

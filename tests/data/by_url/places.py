@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.bucket_server import find_weed, status_of
+from headrace.demo.bucket_server import find_weed, status_of
 from headrace.storage.locations import Location
 from headrace.storage.stores.opening import open_store
 from tests.servers import nginx, seaweed

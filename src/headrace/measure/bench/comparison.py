@@ -18,6 +18,7 @@ import numpy as np
 
 from headrace.core.errors import DatasetError, HeadraceError, UsageError
 from headrace.core.files.temporary_folder import temporary_folder
+from headrace.core.process.machine import cores
 from headrace.core.text.urls import is_url, shown_url
 from headrace.data import opening
 from headrace.data.formats.registry import FORMATS, format_named
@@ -35,6 +36,7 @@ from headrace.measure.bench.loader_passes import (
     samples_per_second,
 )
 from headrace.storage.locations import local_path
+from headrace.telemetry.neighbours import Neighbours
 from headrace.telemetry.recording import Recording
 
 ROUNDS = 3
@@ -45,6 +47,9 @@ ENOUGH = 200_000_000
 
 MOST = 100_000
 """Samples that are taken at most if the user names no number."""
+
+OTHERS = 0.3
+"""Cores that other processes take, below which they do not count."""
 
 FILES = 5_000
 """Samples beyond which forms that make a file of each are left out, unless the user names them."""
@@ -135,6 +140,15 @@ class FormFigures:
 
         return max((self.speed(choice, "random") or 0.0 for choice in choices), default=0.0)
 
+    def best_rounds(self) -> list[float]:
+        """Returns the speeds of all rounds of that loader; none if it could not be measured."""
+        rounds = []
+        for (choice, order), speeds in self.speeds.items():
+            if choice.loader == "headrace" and order == "random":
+                rounds.append(speeds)
+
+        return max(rounds, key=statistics.median, default=[])
+
     def best_recording(self) -> Recording | None:
         """Returns that of the fastest loader in random order; None where nothing was read over a network."""
         best = max(self.recordings, key=lambda choice: self.speed(choice, "random") or 0.0, default=None)
@@ -154,6 +168,23 @@ class Comparison:
     choices: list[LoaderChoice]
     figures: list[FormFigures]
     left_out: dict[str, str]
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    """What other processes took of the cores while speeds were measured."""
+
+    @property
+    def other_cores(self) -> float:
+        """How many cores other processes took, on average; 0 where the machine does not tell."""
+        if not self.neighbours.seconds:
+            return 0.0
+        return self.neighbours.others / self.neighbours.seconds
+
+    @property
+    def machine_is_busy(self) -> bool:
+        """Whether other processes took cores that the loaders could have had: no core was left idle."""
+        if self.other_cores < OTHERS:
+            return False
+        own_cores = self.neighbours.own / self.neighbours.seconds
+        return cores() - own_cores - self.other_cores < 1.0
 
     @property
     def now(self) -> FormFigures:
@@ -184,16 +215,19 @@ def compare(options: BenchOptions, report: Report | None = None) -> Comparison:
         )
         count = samples_of(options, source)
         with _room(options) as room:
-            too_many = _too_many_files(options, count)
+            left_out = _too_many_files(options, count)
+            if options.formats is None and count == len(source):
+                left_out[source.format] = "the data are in it now: that is measured"
+
             formats = []
             for name in _formats(options):
-                if name not in too_many:
+                if name not in left_out:
                     formats.append(name)
 
             written = write_forms(source, count, formats, room, tell)
             now = Form(source.format, options.place)
             comparison = Comparison(
-                options, source, count, 0, loader_choices(options.workers), [], {**written.left_out, **too_many}
+                options, source, count, 0, loader_choices(options.workers), [], {**written.left_out, **left_out}
             )
             _measure(comparison, [now, *written.forms], tell)
     except OSError as error:
@@ -318,7 +352,9 @@ def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> N
 
         for turn, figures in enumerate(turns):
             report(f"measuring {figures.form.format}", (number + turn / len(turns)) / ROUNDS)
+            comparison.neighbours.begin()
             _take_turn(comparison, figures)
+            comparison.neighbours.look()
 
     comparison.figures.sort(key=lambda one: (all(one.checks.values()), one.best_random()), reverse=True)
 
