@@ -1,9 +1,9 @@
 """Code that nobody here wrote: real frameworks get the same batches from headrace's loader as from torch's.
 
-Each script of `scripts/` runs four times: as it is, with `DataLoader` imported from headrace, with that one's batches
-on a simulated accelerator, and under `headrace run`. The batches of each rank, in their order, must be those of torch's
-loader, and headrace's class must be the one that the framework iterates. `make test-clients` installs the frameworks
-into an environment of its own.
+Each script of `scripts/` runs five times: as it is, with `DataLoader` imported from headrace, with that one's batches
+on a simulated accelerator, under `headrace run`, and after `headrace.use()`. The batches of each rank, in
+their order, must be those of torch's loader, and headrace's class must be the one that the framework iterates. `make
+test-clients` installs the frameworks into an environment of its own.
 """
 
 from __future__ import annotations
@@ -100,9 +100,12 @@ def output_of(command: list[str], environment: dict[str, str]) -> tuple[str, str
 
 @functools.cache
 def outcome(client: Client, way: str) -> Delivered:
-    """Runs a client's script in one of the four ways."""
+    """Runs a client's script in one of the five ways."""
     start = [sys.executable, *(["-m", "headrace", "run"] if way == "run" else [])]
-    command = [*start, *client.launcher, str(SCRIPTS / client.script), *client.arguments]
+    script = [str(SCRIPTS / client.script)]
+    if way == "use":
+        script = [str(SCRIPTS / "with_use.py"), *script]
+    command = [*start, *client.launcher, *script, *client.arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "TOKENIZERS_PARALLELISM": "false"}
     environment.pop("IMPORTED_FROM", None)
     environment.pop("ON_DEVICE", None)
@@ -123,7 +126,7 @@ def outcome(client: Client, way: str) -> Delivered:
     return Delivered(batches, classes, errors)
 
 
-@pytest.mark.parametrize("way", ["torch", "import", "device", "run"])
+@pytest.mark.parametrize("way", ["torch", "import", "device", "run", "use"])
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_a_framework_gets_the_same_batches(client: Client, way: str) -> None:
     for module in client.needs.split():

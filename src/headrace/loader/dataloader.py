@@ -104,7 +104,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         in_order: whether batches of workers come in the sampler's order; otherwise as they are ready.
         seed: makes the order and every random number drawn while a sample loads depend on seed, epoch and position
             alone: the same for any number of workers, any backend, after a restart and, with `shard="auto"`, for any
-            world size. docs/order.md has a table of all that it switches.
+            world size. docs/reference/seed.md has a table of all that it switches.
         shard: `"auto"` gives every sample to exactly one worker of one rank, and all ranks equally many batches. With
             tensor, context or pipeline parallelism, `headrace.Shard(rank, world)` takes the place of rank and world
             size: ranks with the same shard get the same batches. Both imply `seed=0` if you give no seed.

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 KEY = "ranks"
 
 
+def gathered_state(loader: Any, group: ProcessGroup | None = None) -> Snapshot:
+    """Returns the merged states of a loader on all ranks of a group, the same on each. Waits for the other ranks.
+
+    Raises `StateError` if the ranks are not at the same step.
+    """
+    states: list[Snapshot] = [loader.state_dict()]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        gathered: list[Any] = [None] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(gathered, states[0], group=group)
+        states = gathered
+    return merge_states(states)
+
+
 class LoaderState:
     """A `Stateful` for `torch.distributed.checkpoint` around a loader: saved on n ranks, loaded on any other number.
 
@@ -62,12 +75,7 @@ class LoaderState:
             >>> [type(state) for state in headrace.LoaderState(loader).state_dict().values()]
             [<class 'bytes'>]
         """
-        states: list[Snapshot] = [self._loader.state_dict()]
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            gathered: list[Any] = [None] * torch.distributed.get_world_size(self._group)
-            torch.distributed.all_gather_object(gathered, states[0], group=self._group)
-            states = gathered
-        return {KEY: to_bytes(merge_states(states))}
+        return {KEY: to_bytes(gathered_state(self._loader, self._group))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Makes the loader go on from a checkpoint.
