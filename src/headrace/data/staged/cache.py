@@ -16,7 +16,6 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -192,11 +191,15 @@ class Folder:
     def _check_free(self) -> None:
         # A build removes what it does not know: never in a folder with files of the user's.
         others = []
-        if self.path.is_dir():
+        # One look: another process may make the folder between two.
+        try:
             for entry in self.path.iterdir():
                 if not _is_ours(entry.name):
                     others.append(entry.name)
-        elif os.path.lexists(self.path):
+        except FileNotFoundError:
+            if self.path.is_symlink():
+                others.append(self.path.name)
+        except NotADirectoryError:
             others.append(self.path.name)
 
         if others:
