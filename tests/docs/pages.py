@@ -12,17 +12,21 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n+```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 NOT_RUN = re.compile(r"<!-- not run: (?P<reason>.+) -->")
 FILE = re.compile(r"<!-- file: (?P<name>\S+) -->")
+NEEDS = re.compile(r"<!-- needs: (?P<module>\S+) -->")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of Python. The page itself says why it is not run, or as which file the other blocks find it."""
+    """A block of Python. The page itself says why it is not run, as which file the other blocks find it, and which
+    module it needs that `make install` does not bring: such blocks run with the frameworks.
+    """
 
     page: Path
     line: int
     code: str
     reason: str | None
     file: str | None
+    needs: str | None
 
     @property
     def name(self) -> str:
@@ -42,7 +46,15 @@ def blocks_of(page: Path) -> list[Block]:
         reason = NOT_RUN.search(match["before"])
         file = FILE.search(match["before"])
         line = text.count("\n", 0, max(match.start("code") - 1, 0)) + 1
+        needs = NEEDS.search(match["before"])
         found.append(
-            Block(page, line, match["code"], reason["reason"] if reason else None, file["name"] if file else None)
+            Block(
+                page,
+                line,
+                match["code"],
+                reason=reason["reason"] if reason else None,
+                file=file["name"] if file else None,
+                needs=needs["module"] if needs else None,
+            )
         )
     return found

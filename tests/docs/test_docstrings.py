@@ -30,8 +30,8 @@ STEPS = {"Albumentations", "Kornia", "Torchvision"}
 """Classes of steps: callables, of which users need no name."""
 
 NAMES_OF_OTHERS = {
-    "Any", "Array", "Generator", "Iterator", "Keys", "None", "Path", "Pixels", "Self", "Size", "Snapshot", "State", "T",
-    "Tensor",
+    "AbstractContextManager", "Any", "Array", "Generator", "Iterator", "Keys", "None", "Path", "Pixels", "Self", "Size",
+    "Snapshot", "State", "T", "Tensor",
 }  # fmt: skip
 """Classes of others, and names of plain types."""
 

@@ -48,7 +48,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), each on this machine or as a URL
             (`s3://bucket/train/*.parquet`); a list of files of one format, which are read in its order; a
             `datasets.Dataset`; or a database: its URL, an engine of SQLAlchemy, or a function that connects
-            (docs/sql.md).
+            (docs/howto/sql.md).
         columns: their names, in the order wanted; only these are read.
         format: its name, where it cannot be told from the data.
         trust: also read what could execute code when it is opened (pickles), or unfolds to far more than is stored.
@@ -60,7 +60,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         stack: columns of single numbers of one type as one: with `{"x": ["a", "b", "c"]}`, a sample has an array `x`
             [3], and a batch a tensor `x` [batch, 3], in this order, in place of the three columns.
         options: of the store that a URL names, such as credentials and its endpoint, where they are not in the
-            environment; see docs/storage.md.
+            environment; see docs/howto/credentials.md.
         cache_dir: of a URL: a folder on this machine that keeps what was fetched, for all processes and later runs; the
             environment variable HEADRACE_CACHE_DIR if it is not given. Without either, nothing is written to the disk.
         cache_limit: of the bytes in that folder, such as "200GB"; what is needed last goes first. None: no limit.

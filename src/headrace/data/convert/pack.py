@@ -72,13 +72,14 @@ def pack(  # noqa: PLR0913 - two places, each with its options
         trust: also read what could run code when it is opened.
         report: called with (samples done, samples in all).
         source_options: of the store that the source's URL names, such as credentials, where they are not in the
-            environment; see docs/storage.md.
+            environment; see docs/howto/credentials.md.
         target_options: likewise, of the target's.
         query: of a database, as in `headrace.open`. A row that is deleted meanwhile is an error.
         table: of a database, likewise.
         key: of a database, likewise.
         on: `"local"`, or `"ray"`: tasks of a Ray cluster make the pieces, `workers` at a time (0: one for each CPU).
-            All machines see source and target at the same paths; see docs/pack.md. A log is packed on this machine.
+            All machines see source and target at the same paths; see docs/howto/pack.md. A log is packed on this
+            machine.
 
     Returns:
         Counts of what was made, such as samples, files, bytes and bad images.

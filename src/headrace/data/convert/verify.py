@@ -46,7 +46,7 @@ def verify(
         format: its name, where it cannot be told from the data.
         trust: also read what could run code when it is opened.
         report: called with (samples done, samples in all).
-        options: of the store that a URL names; see docs/storage.md.
+        options: of the store that a URL names; see docs/howto/credentials.md.
 
     Returns:
         What was found. Damage behind the beginning is listed in it, not raised.

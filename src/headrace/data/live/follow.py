@@ -58,7 +58,7 @@ def follow(  # noqa: PLR0913 - the ways in which sources are read
 
     Args:
         uri: `kafka://host/topic`, `redis://host/stream`, `amqp://host/vhost/queue`, `tcp://host:port`, `unix:///path`
-            (docs/sources.md), or a database as `headrace.open` takes it (docs/sql.md).
+            (docs/howto/sources.md), or a database as `headrace.open` takes it (docs/howto/sql.md).
         columns: their names, in the order wanted, of records with fields.
         decode: what the bytes of a record are: "bytes" (as they are), "json", "msgpack", "avro", "arrow", "npy", or a
             function from bytes to a sample. Rows of a database have columns already.
