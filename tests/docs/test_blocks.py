@@ -1,7 +1,8 @@
 """Every block of Python in the documentation runs alone, as a reader copies it.
 
 Each block is a program of its own, in a folder of its own. The folder holds what the pages take for granted:
-photographs in `photos/train` and `photos/val`, and the blocks of the same page that are files (`<!-- file: NAME -->`).
+photographs in `photos/train` and `photos/val`, tokens in `web.bin` and `books.bin`, and the blocks of the same page
+that are files (`<!-- file: NAME -->`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RUN = [block for page in PAGES for block in blocks_of(page) if block.reason is N
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with photographs of two classes, sixteen to train with and four to validate."""
+    """A folder with photographs of two classes, sixteen to train with and four to validate, and two files of tokens."""
     image = pytest.importorskip("PIL.Image")
     folder = tmp_path_factory.mktemp("prepared")
     rng = np.random.default_rng(0)
@@ -35,6 +36,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number in range(count):
                 pixels = rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)
                 image.fromarray(pixels).save(place / f"{number}.jpg")
+    for name in ("web.bin", "books.bin"):
+        rng.integers(0, 512, 100_000, dtype=np.uint16).tofile(folder / name)
     return folder
 
 
