@@ -47,11 +47,11 @@ class Plant:
     step: float = 0.002
     """Seconds of a training step per sample of `arguments["batch_size"]`, slept: an accelerator computes."""
     epochs: int = 1
-    cured_data: Callable[[], Any] | None = None
-    cured: Mapping[str, Any] | None = None
+    fixed_data: Callable[[], Any] | None = None
+    fixed: Mapping[str, Any] | None = None
     """The arguments after the advice was followed; None: what the finding says."""
     ideal: bool = False
-    """Whether the cure is a loader that costs nothing: one batch that is given again and again."""
+    """Whether the fix is a loader that costs nothing: one batch that is given again and again."""
     samples: int = 0
     """Of an epoch; 0: as many as the data have."""
 
@@ -61,16 +61,16 @@ ONE = {"batch_size": 16, "num_workers": 1}
 TWO = {"batch_size": 16, "num_workers": 2}
 
 PLANTS = (
-    Plant("slow-read", lambda: Remote(1600, 0.004), TWO, 0.006, cured_data=lambda: Remote(1600, 0.0)),
+    Plant("slow-read", lambda: Remote(1600, 0.004), TWO, 0.006, fixed_data=lambda: Remote(1600, 0.0)),
     Plant(
         "slow-decode", lambda: Photos(800, size=640), ONE, 0.008,
-        cured_data=lambda: Photos(800, size=640, decoded=True),
+        fixed_data=lambda: Photos(800, size=640, decoded=True),
     ),
     Plant(
         "slow-transform", lambda: Photos(800, size=128, blur=12.0), ONE, 0.008,
-        cured_data=lambda: Photos(800, size=128),
+        fixed_data=lambda: Photos(800, size=128),
     ),
-    Plant("slow-collate", lambda: Busy(1600, 0.0001), {**ONE, "collate_fn": pad_in_python}, 0.004, cured=ONE),
+    Plant("slow-collate", lambda: Busy(1600, 0.0001), {**ONE, "collate_fn": pad_in_python}, 0.004, fixed=ONE),
     Plant("huge-batches", lambda: Busy(768, 0.002), {"batch_size": 256, "num_workers": 2}, 0.3, epochs=5),
     Plant(
         "stragglers", lambda: Busy(2400, wait=0.001, slow=tuple(range(100, 2400, 400)), times=100.0),
@@ -125,10 +125,10 @@ def play(plant: Plant, rounds: int) -> tuple[Diagnosis, Finding | None, list[flo
         if plant.ideal:
             quick = train_ideally(plant, length * plant.epochs)
         else:
-            data = (plant.cured_data or plant.data)()
-            cured = plant.cured if plant.cured is not None else plant.arguments
-            change = {} if finding is None or plant.cured_data or plant.cured is not None else finding.change
-            quick, _ = train(plant, data, {**cured, **change})
+            data = (plant.fixed_data or plant.data)()
+            fixed = plant.fixed if plant.fixed is not None else plant.arguments
+            change = {} if finding is None or plant.fixed_data or plant.fixed is not None else finding.change
+            quick, _ = train(plant, data, {**fixed, **change})
         gains.append(slow / quick)
     assert diagnosis is not None
     return diagnosis, finding, gains

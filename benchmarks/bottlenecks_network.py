@@ -124,17 +124,17 @@ def plants(server: Server) -> tuple[Plant, ...]:
         return large(cache_dir=server.cache(), cache_limit=limit)
 
     return (
-        Plant("network-limits", large, shuffled(16), 0.01, cured_data=half),
-        Plant("network-limits", large, kept, 0.01, epochs=4, cured_data=lambda: warmed(cached(None))),
+        Plant("network-limits", large, shuffled(16), 0.01, fixed_data=half),
+        Plant("network-limits", large, kept, 0.01, epochs=4, fixed_data=lambda: warmed(cached(None))),
         Plant(
             "latency-limits", large, {**alone, "sampler": Backwards(600)}, 0.010,
-            cured={**alone, "shuffle": True, "seed": 0},
+            fixed={**alone, "shuffle": True, "seed": 0},
         ),
         Plant(
-            "small-objects", small, shuffled(32), 0.005, cured_data=shards, samples=12_000,
-            cured={"batch_size": 32, "num_workers": 2, "collate_fn": counted},
+            "small-objects", small, shuffled(32), 0.005, fixed_data=shards, samples=12_000,
+            fixed={"batch_size": 32, "num_workers": 2, "collate_fn": counted},
         ),
-        Plant("cache-too-small", lambda: cached("10MB"), kept, 0.01, epochs=4, cured_data=lambda: cached("75MB")),
+        Plant("cache-too-small", lambda: cached("10MB"), kept, 0.01, epochs=4, fixed_data=lambda: cached("75MB")),
     )  # fmt: skip
 
 

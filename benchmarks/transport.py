@@ -133,7 +133,7 @@ def transport(batches: int = 60, rounds: int = 7) -> list[Table]:
 def faults(batches: int = 60, rounds: int = 11) -> list[Table]:
     """What watching over workers and samples costs on a clean run: headrace's loader with and without it.
 
-    Watched are a policy for bad samples, a quarantine file, a limit and a timeout for each sample. Every batch of every
+    Watched are a policy for bad samples, a bad-samples log, a limit and a timeout for each sample. Every batch of every
     epoch is checked.
     """
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Trains on a topic of Kafka that never ends. Started again, it goes on behind the last checkpoint.
+"""Trains on a topic of Kafka that never ends. Started again, it resumes after the last checkpoint.
 
     python examples/live_kafka.py --url kafka://localhost:9092/points --samples 5000
 
@@ -35,7 +35,7 @@ def train(url: str, samples: int, checkpoint: Path) -> None:
         loader.load_state_dict(saved["loader"])
         model.load_state_dict(saved["model"])
         step = saved["step"]
-        print(f"goes on behind step {step}")
+        print(f"resumes after step {step}")
 
     for batch in loader:
         loss = nn.functional.mse_loss(model(batch["x"])[:, 0], batch["y"])

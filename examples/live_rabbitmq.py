@@ -1,4 +1,4 @@
-"""Trains on a queue of RabbitMQ. Started again, it goes on behind the last checkpoint.
+"""Trains on a queue of RabbitMQ. Started again, it resumes after the last checkpoint.
 
     export RABBITMQ_URL=amqp://user:password@localhost/rollouts
     python examples/live_rabbitmq.py --samples 5000
@@ -35,7 +35,7 @@ def train(url: str, samples: int, checkpoint: Path, journal: Path) -> None:
         loader.load_state_dict(saved["loader"])
         model.load_state_dict(saved["model"])
         step = saved["step"]
-        print(f"goes on behind step {step}")
+        print(f"resumes after step {step}")
 
     for batch in loader:
         loss = nn.functional.mse_loss(model(batch["state"])[:, 0], batch["reward"])

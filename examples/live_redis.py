@@ -1,4 +1,4 @@
-"""Trains on a stream of Redis. Started again, it goes on behind the last checkpoint.
+"""Trains on a stream of Redis. Started again, it resumes after the last checkpoint.
 
     export REDIS_URL=redis://user:password@localhost/readings
     python examples/live_redis.py --samples 5000
@@ -41,7 +41,7 @@ def train(url: str, samples: int, checkpoint: Path) -> None:
         loader.load_state_dict(saved["loader"])
         model.load_state_dict(saved["model"])
         step = saved["step"]
-        print(f"goes on behind step {step}")
+        print(f"resumes after step {step}")
 
     for batch in loader:
         loss = nn.functional.mse_loss(model(batch["x"])[:, 0], batch["y"])

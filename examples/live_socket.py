@@ -1,4 +1,4 @@
-"""Trains on what clients send to a socket. Started again, it goes on behind the last checkpoint.
+"""Trains on what clients send to a socket. Started again, it resumes after the last checkpoint.
 
     python examples/live_socket.py --url tcp://127.0.0.1:9000 --samples 5000
 
@@ -40,7 +40,7 @@ def train(url: str, samples: int, checkpoint: Path, journal: Path) -> None:
         loader.load_state_dict(saved["loader"])
         model.load_state_dict(saved["model"])
         step = saved["step"]
-        print(f"goes on behind step {step}")
+        print(f"resumes after step {step}")
 
     print(f"listens at {url}")
     for inputs, targets in loader:

@@ -1,4 +1,4 @@
-"""Trains on a table that others write to. Started again, it goes on behind the last checkpoint.
+"""Trains on a table that others write to. Started again, it resumes after the last checkpoint.
 
     export DATABASE_URL=postgresql://user@localhost/train
     python examples/live_sql.py --samples 5000
@@ -42,7 +42,7 @@ def train(url: str, samples: int, checkpoint: Path) -> None:
         loader.load_state_dict(saved["loader"])
         model.load_state_dict(saved["model"])
         step = saved["step"]
-        print(f"goes on behind step {step}")
+        print(f"resumes after step {step}")
 
     for batch in loader:
         inputs = torch.stack([batch["x1"], batch["x2"]], dim=1)

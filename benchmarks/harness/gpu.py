@@ -87,7 +87,7 @@ class Gpu(abc.ABC):
 
     @abc.abstractmethod
     def pinned(self, nbytes: int) -> torch.Tensor:
-        """Returns memory that torch has page-locked, uint8 [nbytes]."""
+        """Returns memory that torch has pinned, uint8 [nbytes]."""
 
     @abc.abstractmethod
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -188,7 +188,7 @@ def test_a_form_that_cannot_hold_the_samples_after_all_is_left_out_with_its_reas
 ) -> None:
     class Refuser(Forger):
         def append(self, block: Block) -> None:
-            raise FormatError("too much\n  place:    somewhere\n  found:    a lot\n  cure:     less")
+            raise FormatError("too much\n  place:    somewhere\n  found:    a lot\n  fix:      less")
 
     def opened(path: Any, schema: Schema, name: str) -> Any:
         writer = open_writer(path, schema, name)

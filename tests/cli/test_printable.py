@@ -67,7 +67,7 @@ def test_the_log_is_printable_whoever_writes_to_it(caplog: pytest.LogCaptureFixt
 
 
 def test_errors_hold_no_control_characters(tmp_path: Path) -> None:
-    assert is_harmless(explain(EVIL, place=EVIL, found=EVIL, expected=EVIL, cure=EVIL))
+    assert is_harmless(explain(EVIL, place=EVIL, found=EVIL, expected=EVIL, fix=EVIL))
     path = tmp_path / f"{EVIL}.npy"
     path.write_bytes(b"damaged")
     with pytest.raises(FormatError) as caught:

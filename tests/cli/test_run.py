@@ -194,7 +194,7 @@ def test_a_script_without_a_loader_is_told_so(script: Path) -> None:
     assert "did not iterate over any DataLoader" in result.stderr
 
 
-def test_a_missing_script_is_named_with_the_cure(tmp_path: Path) -> None:
+def test_a_missing_script_is_named_with_the_fix(tmp_path: Path) -> None:
     result = headrace("run", tmp_path / "nowhere.py")
     assert result.returncode == 2
     assert "no such script" in result.stderr
@@ -205,7 +205,7 @@ def test_a_missing_script_is_named_with_the_cure(tmp_path: Path) -> None:
 def test_figures_that_could_not_be_written_are_noticed_before_the_run(script: Path, tmp_path: Path) -> None:
     result = headrace("run", "--json", tmp_path / "nowhere" / "report.json", script)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "cure:     make the folder first" in result.stderr
+    assert "fix:      make the folder first" in result.stderr
 
 
 def test_a_wrong_call_of_the_loader_gets_torch_s_error(script: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_wrong_call_ends_with_status_2_and_one_shape_of_message(case: str, com
 def test_a_message_about_an_option_names_the_help_that_lists_them(command: Command) -> None:
     _, _, err = command("inspect", "data.csv", "--nosuch")
     assert "  place:    headrace inspect\n" in err
-    assert "  cure:     `headrace inspect --help` says what it takes\n" in err
+    assert "  fix:      `headrace inspect --help` says what it takes\n" in err
 
 
 def test_data_that_are_not_there_are_no_wrong_call(tmp_path: Path, command: Command) -> None:

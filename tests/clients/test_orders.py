@@ -95,7 +95,7 @@ USES = {
 MODULES = {"ray": "ray.train", "fabric": "lightning"}
 UNSPLIT = {"in order", "shuffle", "seed", "on_error", "exclude", "device", "stream"}
 """What ranks do not split themselves."""
-REBUILT = "would build this loader anew, without some of its arguments"
+REBUILT = "would build a new loader, without some of its arguments"
 NO_SIZE = "you must have a `batch_size` attribute"
 """What Accelerate says of batches whose size varies."""
 

@@ -1,4 +1,4 @@
-"""How many cores and ranks there are is told by affinity, control groups and launchers."""
+"""How many cores and ranks there are is told by affinity, cgroups and launchers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.core.world import local_world_size
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that stands for the control groups' own."""
+    """A folder that stands for the cgroups' own."""
     real = Path
     monkeypatch.setattr(machine, "Path", lambda path: tmp_path / real(path).relative_to("/sys/fs/cgroup"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)

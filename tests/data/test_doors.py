@@ -130,12 +130,12 @@ def open_connection() -> Any:
         (Path, {}, "of type type"),
     ],
 )
-def test_what_people_give_by_mistake_has_a_cure(given: Any, words: dict[str, Any], told: str) -> None:
+def test_what_people_give_by_mistake_has_a_fix(given: Any, words: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         headrace.open(given, **words)
 
 
-def test_an_open_connection_has_a_cure() -> None:
+def test_an_open_connection_has_a_fix() -> None:
     with (
         contextlib.closing(open_connection()) as connection,
         pytest.raises(UsageError, match="a function that connects"),

@@ -132,12 +132,12 @@ def test_a_damaged_file_is_a_sample_error_that_names_it(
     folder = ImageFolder(tmp_path)
     with pytest.raises(SampleError) as caught:
         folder[0]
-    what, place, found_line, expected, cure = str(caught.value).splitlines()
+    what, place, found_line, expected, fix = str(caught.value).splitlines()
     assert what == "cannot decode an image"
     assert f"  place:    {path}" == place
     assert found in found_line
     assert expected == "  expected: an image that Pillow can decode"
-    assert cure == "  cure:     restore or remove it"
+    assert fix == "  fix:      restore or remove it"
 
 
 def test_an_image_too_large_to_be_honest_is_a_sample_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ WRONG: list[tuple[Any, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("stack", "words"), WRONG, ids=[str(stack) for stack, _ in WRONG])
-def test_what_cannot_be_stacked_is_told_with_its_cure(stack: Any, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_cannot_be_stacked_is_told_with_its_fix(stack: Any, words: tuple[str, ...], tmp_path: Path) -> None:
     ragged, text = Field("ragged", "ragged", np.dtype("i8")), Field("text", "text")
     numbers = {name: np.zeros(2, np.float32) for name in "ab"} | {"weight": np.zeros(2, np.int16)}
     fields = [Field(name, "fixed", column.dtype) for name, column in numbers.items()]

@@ -129,18 +129,18 @@ def test_an_error_of_a_step_names_the_sample(stream: Callable[..., Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("word", "arguments", "cure"),
+    ("word", "arguments", "fix"),
     [
         ("cache", ["kept"], "data.map(...).cache(...), without .stream()"),
         ("select", [[0, 1]], "data.select(...), without .stream()"),
         ("split", [0.5, 0.5], "data.split(...), without .stream()"),
     ],
 )
-def test_words_that_need_numbers_say_so(stream: Callable[..., Any], word: str, arguments: list[Any], cure: str) -> None:
+def test_words_that_need_numbers_say_so(stream: Callable[..., Any], word: str, arguments: list[Any], fix: str) -> None:
     for data in (stream(), stream().map(doubled)):
         with pytest.raises(UsageError, match="samples that have numbers") as caught:
             getattr(data, word)(*arguments)
-        assert f"cure:     write {cure}" in str(caught.value)
+        assert f"fix:      write {fix}" in str(caught.value)
 
 
 def test_a_batched_step_is_refused(stream: Callable[..., Any]) -> None:

@@ -100,7 +100,7 @@ def test_windows_end_to_end_are_gathered_as_those_that_overlap(stride: int, dtyp
         data.fetch_batch([len(data)], headrace.data.stored.OwnMemory())
 
 
-def test_what_does_not_fit_is_an_error_with_a_cure(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_an_error_with_a_fix(tmp_path: Path) -> None:
     path = tokens(tmp_path / "train.bin", 10)
     with pytest.raises(FormatError, match=r'open_tokens\("train.bin", "uint16"'):
         headrace.open(path)

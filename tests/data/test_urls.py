@@ -39,7 +39,7 @@ def test_a_url_is_refused_by_its_name(call: str, url: str) -> None:
         CALLS[call](url)
     assert "s3:/b" not in str(caught.value)
     assert url in str(caught.value)
-    assert "cure:" in str(caught.value)
+    assert "fix:" in str(caught.value)
 
 
 @pytest.mark.parametrize("words", [["run"], ["prepare", "npz-demo"], ["cache", "show"]])

@@ -48,7 +48,7 @@ def run_twice(name: str, folder: Path, *arguments: str, before: Callable[[], Non
         said.append(done.stdout)
 
     assert f"saved step {BATCHES}" in said[0]
-    assert f"goes on behind step {BATCHES}" in said[1]
+    assert f"resumes after step {BATCHES}" in said[1]
     assert f"saved step {2 * BATCHES}" in said[1]
     return checkpoint
 

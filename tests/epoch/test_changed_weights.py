@@ -227,7 +227,7 @@ def test_an_order_that_is_not_kept_cannot_change_on_the_way(more: dict[str, Any]
     iterator = iter(loader)
     next(iterator)
     loader.sampler.set_weights([1, 0, 0])
-    with pytest.raises(UsageError, match=r"(?s)batches may come out of order.*found:.*cure:"):
+    with pytest.raises(UsageError, match=r"(?s)batches may come out of order.*found:.*fix:"):
         next(iterator)
 
 

@@ -99,7 +99,7 @@ def test_any_other_value_in_any_place_is_a_state_error(kind: str, data: Any) -> 
         return  # a tuple and a list of the same are one
     damaged = changed(state, path, value)
     fresh = loader(kind)
-    with pytest.raises(StateError, match=r"(?s)place:.*found:.*expected:.*cure:"):
+    with pytest.raises(StateError, match=r"(?s)place:.*found:.*expected:.*fix:"):
         fresh.load_state_dict(damaged)
     assert [batch.tolist() for batch in fresh] == [batch.tolist() for batch in loader(kind)], "nothing was taken of it"
     with pytest.raises(StateError):
@@ -148,7 +148,7 @@ def test_a_state_of_more_batches_than_there_are_is_refused() -> None:
     for _ in range(15):
         next(iterator)
     shorter = headrace.DataLoader(Rows(40), batch_size=4, sampler=torch.utils.data.RandomSampler(range(40)))
-    with pytest.raises(StateError, match=r"(?s)behind the end of the epoch.*batch 15.*at most 10 batches"):
+    with pytest.raises(StateError, match=r"(?s)past the end of the epoch.*batch 15.*at most 10 batches"):
         shorter.load_state_dict(longer.state_dict())
 
 

@@ -278,7 +278,7 @@ def test_an_epoch_that_does_not_come_is_told(number: int, stop: int, workers: in
     about = [str(one.message) for one in told if "set_epoch" in str(one.message)]
     comes_again = stop == BATCHES and number == 0
     assert len(about) == ((in_the_middle and number != 0) or comes_again)
-    where = "behind the end of epoch 0" if comes_again else "in the middle of epoch 0"
+    where = "past the end of epoch 0" if comes_again else "in the middle of epoch 0"
     assert all(f"set_epoch({number}) was called" in text and where in text for text in about)
 
 

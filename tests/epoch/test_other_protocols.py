@@ -124,7 +124,7 @@ def test_who_asks_for_a_state_that_is_not_there_is_told_why(other: str, found: s
     next(batches)
     error = error_of_state(loader)
     assert found in error
-    assert "cure:" in error
+    assert "fix:" in error
     assert len(list(batches)) == 2
 
 

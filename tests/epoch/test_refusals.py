@@ -21,6 +21,9 @@ def after(loader: Any, batches: int) -> Any:
     return loader.state_dict()
 
 
+TORCHDATA_S = "a state of torchdata's StatefulDataLoader cannot be converted"
+
+
 def make(**options: Any) -> Any:
     return headrace.DataLoader(Rows(20), **{"batch_size": 4, "seed": 1, **options})
 
@@ -35,13 +38,19 @@ def make(**options: Any) -> Any:
         (make().state_dict() | {"batches": "3"}, "batches='3'"),
         ({"ranks": []}, "ranks"),
         (None, "a NoneType"),
-        (make(seed=2).state_dict(), "another seed"),
+        (
+            {"_snapshot": {}, "_steps_since_snapshot": 0},
+            TORCHDATA_S,
+        ),
+        ({"_num_yielded": 1, "dataset_state": None}, TORCHDATA_S),
+        (make(seed=2).state_dict(), "another seed\n"),
+        (make(seed=2).state_dict(), "state: seed=2, this loader: seed=1\n"),
         (headrace.DataLoader(Rows(21), batch_size=4, seed=1).state_dict(), "another length"),
         (headrace.DataLoader(Drawing(20), batch_size=4, seed=1).state_dict(), "another dataset"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(state: Any, found: str) -> None:
-    with pytest.raises(StateError, match=r"(?s)place:.*found:.*expected:.*cure:") as caught:
+    with pytest.raises(StateError, match=r"(?s)place:.*found:.*expected:.*fix:") as caught:
         make().load_state_dict(state)
     assert found in str(caught.value)
 
@@ -64,7 +73,13 @@ NO_STATE = "one that is no state of a headrace.DataLoader"
 
 @pytest.mark.parametrize(
     ("states", "found"),
-    [([], "no state"), ([3], NO_STATE), ([{"a": 1}], NO_STATE), ([make().state_dict(), None], NO_STATE)],
+    [
+        ([], "no state"),
+        ([3], NO_STATE),
+        ([{"a": 1}], NO_STATE),
+        ([make().state_dict(), None], NO_STATE),
+        ([{"_snapshot": {}}], "a state of torchdata's StatefulDataLoader, which cannot be converted"),
+    ],
 )
 def test_what_is_no_state_cannot_be_merged(states: Any, found: str) -> None:
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The quarantine file, and what is left out because of it."""
+"""The bad-samples log, and what is left out because of it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_line_that_was_cut_off_is_left_out_and_any_other_is_named(tmp_path: Pa
     path.write_text("nonsense\n" + whole)
     with pytest.raises(FormatError, match="line 1"):
         load_quarantine(path)
-    with pytest.raises(DatasetNotFoundError, match="there is no quarantine file"):
+    with pytest.raises(DatasetNotFoundError, match="there is no bad-samples log"):
         load_quarantine(tmp_path / "none")
 
 
@@ -159,7 +159,7 @@ def test_several_threads_may_write_to_one_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named_at_once(where: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     path: Any = 3 if where == "3" else tmp_path / where
-    with pytest.raises(UsageError, match=r"quarantine|log="):
+    with pytest.raises(UsageError, match=r"bad-samples log|log="):
         DataLoader(faulty(), on_error=headrace.OnError(log=path))
 
 

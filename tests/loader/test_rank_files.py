@@ -191,7 +191,7 @@ def test_if_no_step_is_complete_the_error_says_which_ranks_are_missing(tmp_path:
     save(tmp_path, 1, 3, ranks=[0, 2])
     save(tmp_path, 2, 3, ranks=[1])
     save(tmp_path, 3, 3)[2].write_bytes(b"{")
-    with pytest.raises(StateError, match=r"(?s)no saved step is complete.*place:.*cure:") as caught:
+    with pytest.raises(StateError, match=r"(?s)no saved step is complete.*place:.*fix:") as caught:
         headrace.merge_states(tmp_path)
     said = "step 3: cannot read rank 2 of 3; step 2: no file of ranks 0, 2 of 3; step 1: no file of rank 1 of 3"
     assert said in str(caught.value)
@@ -318,7 +318,7 @@ def test_an_object_that_could_not_be_read_again_is_refused_when_it_is_saved(bad:
     dataset.state["bad"] = bad
     if bad is Opens:
         dataset.state["bad"] = Opens(tmp_path / "ran")
-    with pytest.raises(StateError, match=r"(?s)state of the dataset cannot be saved.*found:.*cure:"):
+    with pytest.raises(StateError, match=r"(?s)state of the dataset cannot be saved.*found:.*fix:"):
         headrace.save_state(make(dataset=dataset), tmp_path, 1)
     assert names(tmp_path) == []
 

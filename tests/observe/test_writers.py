@@ -198,17 +198,17 @@ def test_a_folder_that_is_not_there_is_told_before_training(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("module", "make", "cure"),
+    ("module", "make", "fix"),
     [
         ("tensorboard", TensorBoardWriter, r"pip install 'headrace\[tensorboard\]'"),
         ("prometheus_client", OpenMetricsWriter, r"pip install 'headrace\[metrics\]'"),
     ],
 )
 def test_a_missing_library_is_named_with_the_extra(
-    module: str, make: Any, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, make: Any, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=cure):
+    with pytest.raises(MissingExtraError, match=fix):
         make(tmp_path / "there")
 
 

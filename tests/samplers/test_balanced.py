@@ -90,5 +90,5 @@ def test_by_default_an_epoch_is_as_long_as_the_labels() -> None:
 
 @pytest.mark.parametrize("labels", [[], [[1, 2], [3, 4]], 3, None, np.zeros((2, 2)), np.zeros(0), torch.tensor(3)])
 def test_labels_that_are_no_row_are_refused(labels: Any) -> None:
-    with pytest.raises(UsageError, match=r"(?s)place:    labels=.*found:.*expected: one label for each sample.*cure:"):
+    with pytest.raises(UsageError, match=r"(?s)place:    labels=.*found:.*expected: one label for each sample.*fix:"):
         ClassBalancedSampler(labels)

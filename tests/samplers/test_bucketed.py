@@ -208,7 +208,7 @@ def test_an_array_of_lengths_is_not_copied() -> None:
 
 @pytest.mark.parametrize("lengths", [[[1], [2]], [1, -2], ["a"], None, [[1], [1, 2]], [1, float("nan")]])
 def test_lengths_that_are_no_row_of_numbers_are_refused(lengths: Any) -> None:
-    with pytest.raises(UsageError, match=r"(?s)place:    lengths=.*found:.*one non-negative number for each.*cure:"):
+    with pytest.raises(UsageError, match=r"(?s)place:    lengths=.*found:.*one non-negative number for each.*fix:"):
         LengthBucketBatchSampler(lengths, 2)
 
 

@@ -178,7 +178,7 @@ def test_a_data_set_gives_its_length() -> None:
 
 @pytest.mark.parametrize("dataset", [None, -1, 2.5, True])
 def test_what_has_no_length_is_refused(dataset: Any) -> None:
-    with pytest.raises(UsageError, match=r"(?s)place:.*found:.*expected: a dataset with a length.*cure:"):
+    with pytest.raises(UsageError, match=r"(?s)place:.*found:.*expected: a dataset with a length.*fix:"):
         DistributedSampler(dataset)
 
 

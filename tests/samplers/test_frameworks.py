@@ -49,7 +49,7 @@ LOST: list[dict[str, Any]] = [
 @pytest.mark.parametrize("given", LOST, ids=str)
 def test_accelerate_is_told_what_a_new_loader_would_lack(given: dict[str, Any]) -> None:
     loader = headrace.DataLoader(DATA, **given)
-    with pytest.raises(UsageError, match=r"(?s)Accelerate.*place: +accelerator\.prepare.*cure:") as caught:
+    with pytest.raises(UsageError, match=r"(?s)Accelerate.*place: +accelerator\.prepare.*fix:") as caught:
         loader._is_accelerate_prepared  # noqa: B018 - Accelerate reads it
     assert all(f"{name}=" in str(caught.value) for name in given)
 

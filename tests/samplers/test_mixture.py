@@ -191,7 +191,7 @@ def test_padding_repeats_what_came_first() -> None:
     ],
 )
 def test_weights_that_do_not_fit_are_refused(lengths: list[int], weights: list[float], found: str) -> None:
-    with pytest.raises(UsageError, match=r"(?s)place:    weights=.*found:.*expected:.*cure:") as caught:
+    with pytest.raises(UsageError, match=r"(?s)place:    weights=.*found:.*expected:.*fix:") as caught:
         MixtureSampler(lengths, weights)
     assert found in str(caught.value)
 

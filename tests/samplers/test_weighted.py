@@ -140,7 +140,7 @@ def test_weights_may_be_tensors_of_any_kind_and_are_not_changed() -> None:
 )
 def test_weights_that_cannot_be_drawn_with_are_refused(weights: Any, found: str) -> None:
     with pytest.raises(
-        UsageError, match=r"(?s)place:    weights=.*found:.*expected: a one-dimensional.*cure:"
+        UsageError, match=r"(?s)place:    weights=.*found:.*expected: a one-dimensional.*fix:"
     ) as caught:
         WeightedSampler(weights, 3)
     assert found in str(caught.value)

@@ -432,7 +432,7 @@ def test_with_a_limit_on_file_sizes_each_region_has_what_the_limit_allows() -> N
             assert writer.take(30 * MEGABYTE)[1].size == 30 * MEGABYTE
 
 
-def test_a_limit_on_file_sizes_below_one_batch_is_named_with_its_cure() -> None:
+def test_a_limit_on_file_sizes_below_one_batch_is_named_with_its_fix() -> None:
     with files_of_at_most(MEGABYTE):
         writer = Arena().borrow().ticket().writer()
         with pytest.raises(RuntimeError, match="ulimit -f unlimited"):

@@ -158,7 +158,7 @@ def test_what_records_have_in_common():
     ("values", "reason"),
     [
         ([{"x": 1}, {"x": 2}], "mappings"),
-        ([[{"x": 1}], []], "lists that are not all of numbers of one shape behind the first dimension"),
+        ([[{"x": 1}], []], "lists that are not all of numbers of one shape after the first dimension"),
         ([1, "a"], "text and whole numbers"),
         ([None, None], "null"),
         ([1 << 63, 1], "whole numbers of more than 63 bits"),

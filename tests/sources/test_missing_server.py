@@ -56,7 +56,7 @@ def test_it_is_waited_for_with_a_warning_and_an_error_in_the_end(missing, monkey
     assert what == "error"
     assert isinstance(error, StorageError)
     assert address in str(error)
-    assert "cure:" in str(error)
+    assert "fix:" in str(error)
     # Those of librdkafka are shown to pytest alone.
     (warning,) = [record for record in caplog.records if record.name == "headrace"]
     assert warning.levelno == logging.WARNING

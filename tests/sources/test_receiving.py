@@ -182,7 +182,7 @@ def test_a_disk_without_room_for_the_first_message_is_an_error(small_disk: Path)
     assert f"place:    {folder}" in text
     assert "found:    1,0" in text  # bytes free, of a megabyte
     assert "expected: 2,000,024 bytes at least" in text
-    assert "cure:     free space" in text
+    assert "fix:      free space" in text
 
 
 def test_a_disk_without_room_for_a_journal_is_an_error(small_disk: Path) -> None:

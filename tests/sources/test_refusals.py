@@ -79,7 +79,7 @@ def test_a_url_that_cannot_be_right_is_refused_at_once(url, said, tmp_path):
         open_url(url, tmp_path)
 
     text = str(raised.value)
-    for part in ("place:", "headrace.", "found:", "expected:", "cure:"):
+    for part in ("place:", "headrace.", "found:", "expected:", "fix:"):
         assert part in text
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 

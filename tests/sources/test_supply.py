@@ -39,4 +39,4 @@ def test_an_io_process_that_ends_whenever_it_reads_is_an_error_in_the_end() -> N
     with pytest.raises(StorageError, match="ends whenever it begins to read") as raised:
         read()
     assert "deadly://host/topic" in str(raised.value)
-    assert "cure:" in str(raised.value)
+    assert "fix:" in str(raised.value)

@@ -281,7 +281,7 @@ def test_wrong_options_show_no_value() -> None:
 def test_times_that_are_none_are_refused_before_any_request(value: object) -> None:
     with pytest.raises(UsageError, match="wrong option of a store") as caught:
         open_store(BUCKET, {"read_timeout": value})
-    for word in ("read_timeout", "found:", "seconds", "cure:"):
+    for word in ("read_timeout", "found:", "seconds", "fix:"):
         assert word in str(caught.value)
     assert SECRET not in str(caught.value)
 

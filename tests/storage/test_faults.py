@@ -213,7 +213,7 @@ def test_what_stays_is_an_error_at_once(faulty_server: FaultyServer, store: Stor
     with pytest.raises(error, match=words) as caught:
         READS[read](store)
     assert 1 == len(faulty_server.requests)
-    for line in ("place:", "expected:", "cure:", "k"):
+    for line in ("place:", "expected:", "fix:", "k"):
         assert line in str(caught.value)
 
 

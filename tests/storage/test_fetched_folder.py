@@ -187,11 +187,11 @@ def check_told(error: MachineError, folder: Path, size: int) -> None:
     assert f"s3://b/large.npz, fetched into {folder}" in text or f"s3://b, fetched into {folder}" in text
     assert f"expected: {size:,} bytes" in text
     assert "bytes are free" in text
-    assert "cure:     make room there, or name a folder on a larger disk" in text
+    assert "fix:      make room there, or name a folder on a larger disk" in text
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_disk_without_room_is_named_with_a_cure(
+def test_a_disk_without_room_is_named_with_a_fix(
     temporary: Path, tmp_path: Path, large: tuple[str, dict[str, object], int], cached: bool
 ) -> None:
     url, options, size = large
@@ -239,7 +239,7 @@ def test_a_variable_that_names_no_folder_is_told_once(
     assert told.startswith(f"TMPDIR={tmp_path / 'nowhere'} is no folder")
 
 
-def test_no_folder_for_temporary_files_is_named_with_a_cure(
+def test_no_folder_for_temporary_files_is_named_with_a_fix(
     large: tuple[str, dict[str, object], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, options, _ = large

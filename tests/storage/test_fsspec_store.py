@@ -85,7 +85,7 @@ def test_a_wrong_option_is_named_with_those_that_are_known(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         headrace.open([url, url] if several else url, options=options)
-    for word in ("place:", "found:", "expected:", "cure:", *words):
+    for word in ("place:", "found:", "expected:", "fix:", *words):
         assert word in str(caught.value)
     assert "manifest" not in str(caught.value)
     assert "GEHEIM" not in str(caught.value)

@@ -40,7 +40,7 @@ def refused(given: Any, options: dict[str, object]) -> str:
     with pytest.raises(HeadraceError) as caught:
         headrace.open(given, options=options)
     text = str(caught.value)
-    for word in ("place:", "found:", "expected:", "cure:"):
+    for word in ("place:", "found:", "expected:", "fix:"):
         assert word in text
     assert caught.value.__cause__ is None
     return text

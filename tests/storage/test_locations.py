@@ -57,10 +57,10 @@ def test_urls_and_their_locations(url: str, expected: Location) -> None:
         ("plain/path", ["s3://bucket/key"]),
     ],
 )
-def test_wrong_urls_are_told_with_a_cure(url: str, words: list[str]) -> None:
+def test_wrong_urls_are_told_with_a_fix(url: str, words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         parse(url)
-    for word in ["place:", "found:", "expected:", "cure:", *words]:
+    for word in ["place:", "found:", "expected:", "fix:", *words]:
         assert word in str(caught.value)
 
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_decoded_names_its_place(
     without(monkeypatch, *missing)
     with pytest.raises(SampleError) as caught:
         decode(DAMAGED[name], place="sample 7")
-    for word in ("place:    sample 7", "found:", "expected:", "cure:"):
+    for word in ("place:    sample 7", "found:", "expected:", "fix:"):
         assert word in str(caught.value)
 
 

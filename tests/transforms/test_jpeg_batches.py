@@ -161,7 +161,7 @@ def test_a_damaged_image_is_an_error_that_names_it(
         step({"jpg": [*JPEGS[:2], damaged]})
     text = str(raised.value)
     assert "place:    image 2 of the batch's entry 'jpg'" in text
-    for word in ("found:", "expected:", "cure:"):
+    for word in ("found:", "expected:", "fix:"):
         assert word in text
 
 

@@ -48,7 +48,7 @@ def test_the_report_tells_what_a_worker_was_doing(sighting: Sighting, keys: Any,
     ("code", "oom", "after", "words"),
     [
         (-9, 0, None, "was killed by signal 9 (SIGKILL, Killed)"),
-        (-9, 2, None, "meanwhile the kernel killed 2 of this control group for want of memory"),
+        (-9, 2, None, "meanwhile the kernel killed 2 of this cgroup for want of memory"),
         (3, 0, None, "exited with code 3"),
         (-9, 0, 2.5, "hung for 2.5 s and was ended"),
         (-int(signal.SIGBUS), 0, None, f"was killed by signal {int(signal.SIGBUS)} (SIGBUS, "),

@@ -207,7 +207,7 @@ class Counting(Held):
 @pytest.mark.parametrize(
     ("dataset", "options", "found"),
     [
-        (Held(4, set(), "thread"), {"seed": None}, "no seed"),
+        (Held(4, set(), "thread"), {"seed": None}, "stragglers='defer' needs seed="),
         (Held(4, set(), "thread"), {"in_order": False}, "in_order=False"),
         (Held(4, set(), "thread"), {"stragglers": "drop"}, "'drop'"),
         (Stream(), {}, "Stream"),

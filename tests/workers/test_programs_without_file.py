@@ -1,4 +1,4 @@
-"""Classes of a notebook, and programs that lie in no file: under spawn and forkserver, an error with a cure."""
+"""Classes of a notebook, and programs that lie in no file: under spawn and forkserver, an error with a fix."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def error_of(name: str, method: str) -> str:
         f"place:    __main__.{name}, in a DataLoader with start method {method!r} | "
         "found:    a definition in a notebook, or in a program without a file | "
         "expected: one in a module that workers can import | "
-        "cure:     put it into a module file and import it from there, or pass multiprocessing_context='fork'\n"
+        "fix:      put it into a module file and import it from there, or pass multiprocessing_context='fork'\n"
     )
 
 
 @METHODS
 @pytest.mark.quick(method="spawn")
-def test_what_an_interactive_session_defines_is_named_with_a_cure(method: str, tmp_path: Path) -> None:
+def test_what_an_interactive_session_defines_is_named_with_a_fix(method: str, tmp_path: Path) -> None:
     calls = "".join(call_of(name, method) for name in OBJECTS)
     # As a notebook does, an interactive session leaves `__main__` without a file.
     found = read_from_stdin(f"exec({PROGRAM!r})\n{calls}attempt(Data(), 'fork')\n", tmp_path, "-i", "-q")
@@ -75,7 +75,7 @@ def test_what_an_interactive_session_defines_is_named_with_a_cure(method: str, t
 
 @METHODS
 @pytest.mark.quick(method="forkserver")
-def test_what_a_program_on_the_command_line_defines_is_named_with_a_cure(method: str, tmp_path: Path) -> None:
+def test_what_a_program_on_the_command_line_defines_is_named_with_a_fix(method: str, tmp_path: Path) -> None:
     code = PROGRAM + "".join(call_of(name, method) for name in OBJECTS)
     ended = run(["-c", code], cwd=tmp_path, fresh=True)
     expected = [error_of(name, method) for name in ("Data", "collate", "double")]

@@ -206,13 +206,13 @@ print(seen)
 # -- random numbers with seed= ---------------------------------------------------------------------------------------
 
 
-CURE = r"headrace\.rng\(\).*backend=\"process\""
+FIX = r"headrace\.rng\(\).*backend=\"process\""
 
 
 def received(loader: DataLoader[Any]) -> list[Any]:
     """Returns the batches that come before the error of a dataset that draws from generators that threads share."""
     batches = []
-    with pytest.raises(UsageError, match=f"(?s)Draw.*backend='thread'.*{CURE}"):
+    with pytest.raises(UsageError, match=f"(?s)Draw.*backend='thread'.*{FIX}"):
         for batch in loader:
             batches.append(batch)
     return batches
@@ -243,7 +243,7 @@ def test_draws_from_a_generator_that_the_dataset_holds_are_an_error_as_well() ->
 
 def test_draws_of_the_collate_function_count_as_well() -> None:
     loader = threads(Photos(16, side=9), batch_size=4, seed=9, collate_fn=collate_drawing)
-    with pytest.raises(UsageError, match=CURE):
+    with pytest.raises(UsageError, match=FIX):
         list(loader)
 
 
@@ -262,7 +262,7 @@ def test_no_batch_of_a_dataset_that_begins_to_draw_later_comes_without_a_word(ki
 
 def test_a_loop_that_draws_itself_is_warned_once_that_the_dataset_may_have() -> None:
     dataset = Turns(40)
-    with pytest.warns(UserWarning, match=f"of Turns .*{CURE}") as caught:
+    with pytest.warns(UserWarning, match=f"of Turns .*{FIX}") as caught:
         for batch in threads(dataset, batch_size=1, seed=9, prefetch_factor=4):
             random.random()
             dataset.let_go(int(batch))

@@ -293,7 +293,7 @@ def _found_none(bad: BadSample, tried: int, whence: str) -> SampleError:
         place=place,
         found=found,
         expected="a good sample among those",
-        cure="see whether the dataset itself is at fault: try one of its samples by hand; or exclude the bad ones",
+        fix="see whether the dataset itself is at fault: try one of its samples by hand; or exclude the bad ones",
     )
     return SampleError(message)
 

@@ -17,7 +17,7 @@ IN_A_ROW = 100
 """Bad samples one behind the other, after which an iterator is taken to be stuck."""
 
 GENERATOR = (
-    "a generator ends when it raises, so on_error= cannot go on behind this sample: catch the exception inside of "
+    "a generator ends when it raises, so on_error= cannot continue after this sample: catch the exception inside of "
     "__iter__, or write the iterator as a class with __next__"
 )
 
@@ -189,5 +189,5 @@ class StreamBatch:
             place=f"sample number {bad.key} of the stream",
             found=f"{bad.error.splitlines()[0]}, and no good sample before it",
             expected="a stream whose samples are good in the main",
-            cure="see whether the dataset itself is at fault",
+            fix="see whether the dataset itself is at fault",
         ) from bad.exception

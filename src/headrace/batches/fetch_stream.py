@@ -166,7 +166,7 @@ class IterableFetcher:
                     "the stream is shorter than when its state was saved",
                     found=f"the end after {done} samples",
                     expected=f"at least the {total} samples that were delivered before",
-                    cure="resume with the data that were there, or begin the epoch anew",
+                    fix="resume with the data that were there, or begin the epoch again",
                 ) from end
 
     def _whole(self, count: int, memory: BatchMemory) -> Any:
@@ -287,5 +287,5 @@ class IterableFetcher:
                 place="shard='auto'",
                 found="its __iter__ reads get_worker_info(), as datasets do that split themselves over the workers",
                 expected="a dataset that yields the same samples in every worker, or one that uses headrace.shard",
-                cure="leave shard= out, or replace the splitting in __iter__ by headrace.shard(...)",
+                fix="leave shard= out, or replace the splitting in __iter__ by headrace.shard(...)",
             )

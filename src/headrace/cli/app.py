@@ -89,7 +89,7 @@ def _calls_checked() -> Iterator[None]:
 
         said = wrong.format_message().replace("Value error, ", "")  # pydantic's, in some versions of typer
         what = said[:1].lower() + said[1:].rstrip(".")
-        raise UsageError.about(what, place=place, cure=f"`{place} --help` says what it takes") from error
+        raise UsageError.about(what, place=place, fix=f"`{place} --help` says what it takes") from error
 
 
 def _print_error(error: HeadraceError) -> None:

@@ -73,7 +73,7 @@ def compare(
             "no such script",
             place=script,
             expected="a Python file",
-            cure="check the path; for a module, put -m before its name",
+            fix="check the path; for a module, put -m before its name",
         )
 
     console = Terminal()

@@ -84,9 +84,9 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
         if isinstance(error, HeadraceError):
             raise
         place = error.filename or shown_url(uri)
-        cure = "correct the path, or let this user read it"
+        fix = "correct the path, or let this user read it"
         found = error.strerror or error
-        raise DatasetError.about("cannot read the data", place=place, found=found, cure=cure) from error
+        raise DatasetError.about("cannot read the data", place=place, found=found, fix=fix) from error
 
     if json_output:
         text = json.dumps(about, indent=2, allow_nan=False)
@@ -102,9 +102,9 @@ def _refuse_beside_dtype(given: Mapping[str, Any]) -> None:
     names = [f"--{name}" for name, value in given.items() if value not in (None, flat.NAME)]
     if names:
         found = f"--dtype with {', '.join(names)}"
-        cure = "leave --dtype out for other forms"
+        fix = "leave --dtype out for other forms"
         raise UsageError.about(
-            "wrong options", place="headrace inspect", found=found, expected="--dtype alone", cure=cure
+            "wrong options", place="headrace inspect", found=found, expected="--dtype alone", fix=fix
         )
 
 

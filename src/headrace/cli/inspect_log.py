@@ -32,8 +32,8 @@ def run_inspect_log(uri: str, *, samples: int, json_output: bool, options: Mappi
     source = source_of(uri, options)
     if isinstance(source, JournalSource):
         what = "to look at a queue or a socket would take its messages"
-        cure = "read it with headrace.follow(..., journal=folder), which keeps them"
-        raise UsageError.about(what, place="headrace inspect", found=source.place, cure=cure)
+        fix = "read it with headrace.follow(..., journal=folder), which keeps them"
+        raise UsageError.about(what, place="headrace inspect", found=source.place, fix=fix)
 
     log = source.open()
     try:

@@ -212,8 +212,8 @@ def check_is_no_option(target: str | None, command: str) -> None:
     if target is None or not target.startswith("-"):
         return
     what = f"no such option: {target}"
-    cure = f"`{command} --help` says what it takes; options of the script go behind the script"
-    raise UsageError.about(what, place=command, cure=cure)
+    fix = f"`{command} --help` says what it takes; options of the script go behind the script"
+    raise UsageError.about(what, place=command, fix=fix)
 
 
 OF_DOCTOR = {
@@ -241,11 +241,11 @@ def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]
         return
 
     if kind == "data" and "arguments" in wrong:
-        cure = "options go before the target: headrace doctor --seconds 5 photos/"
+        fix = "options go before the target: headrace doctor --seconds 5 photos/"
     elif kind == "plan":
-        cure = "--plan SCRIPT.py:NAME takes no target; `headrace doctor --help` says which options are for it"
+        fix = "--plan SCRIPT.py:NAME takes no target; `headrace doctor --help` says which options are for it"
     else:
-        cure = f"leave it out; `headrace doctor --help` says which options are for {kind}"
+        fix = f"leave it out; `headrace doctor --help` says which options are for {kind}"
 
     # Options by the name that the user typed; the two that have no name by what stands there.
     typed: dict[str | None, str] = {}
@@ -256,4 +256,4 @@ def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]
     typed["arguments"] = " ".join(context.params["arguments"] or [])
     found = ", ".join(map(typed.__getitem__, wrong))
     place = f"headrace doctor {context.params.get('target') or '--plan'}"
-    raise UsageError.about(f"this has no meaning for {NAMED[kind]}", place=place, found=found, cure=cure)
+    raise UsageError.about(f"this has no meaning for {NAMED[kind]}", place=place, found=found, fix=fix)

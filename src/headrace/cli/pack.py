@@ -29,8 +29,8 @@ class LogWay:
         """Returns the dataset of such a source. Raises `UsageError`, `MissingExtraError`."""
         if self.until is None:
             what = "a source that never ends cannot be packed"
-            cure = "say where to stop: --until now, --until 100000, or --until 2026-11-01T12:00"
-            raise UsageError.about(what, place="headrace pack", found=shown_url(source), cure=cure)
+            fix = "say where to stop: --until now, --until 100000, or --until 2026-11-01T12:00"
+            raise UsageError.about(what, place="headrace pack", found=shown_url(source), fix=fix)
 
         until: str | int = self.until
         if self.until.isdigit():

@@ -95,10 +95,10 @@ def _no_such_name(module: ModuleType, where: str, name: str) -> UsageError:
         if isinstance(value, Staged):
             datasets.append(other)
 
-    cure = None
+    fix = None
     if datasets:
-        cure = f"there is {', '.join(datasets)}"
-    return UsageError.about("this names no dataset", place=where, found=f"no {name!r}", expected=EXPECTED, cure=cure)
+        fix = f"there is {', '.join(datasets)}"
+    return UsageError.about("this names no dataset", place=where, found=f"no {name!r}", expected=EXPECTED, fix=fix)
 
 
 def _called(function: Callable[..., object], target: str) -> object:

@@ -50,14 +50,14 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
     Raises `UsageError` for an unknown name or a mirror that would not be used, other errors as `prepare_fashion_mnist`.
     """
     folder = Path(local_path(folder))
-    cure = "name a folder of this machine; `headrace pack FOLDER URL` then packs into a bucket"
-    refuse_url(folder, "headrace prepare", cure)
+    fix = "name a folder of this machine; `headrace pack FOLDER URL` then packs into a bucket"
+    refuse_url(folder, "headrace prepare", fix)
     progress = TerminalProgress(Terminal(stderr=True))
     if name not in ("fashion-mnist", "npz-demo", "textures"):
         raise UsageError.about("no such dataset", found=repr(name), expected="fashion-mnist, npz-demo or textures")
     if name != "fashion-mnist" and mirror is not None:
-        cure = "leave the mirror out"
-        raise UsageError.about(f"{name} is generated, not downloaded", found=f"mirror {mirror!r}", cure=cure)
+        fix = "leave the mirror out"
+        raise UsageError.about(f"{name} is generated, not downloaded", found=f"mirror {mirror!r}", fix=fix)
 
     try:
         if name == "textures":
@@ -75,9 +75,9 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
         if isinstance(error, HeadraceError):
             raise
         place = error.filename or folder
-        cure = "make room, or choose a folder that can be written to"
+        fix = "make room, or choose a folder that can be written to"
         found = error.strerror or error
-        raise DatasetError.about("cannot write the dataset", place=place, found=found, cure=cure) from error
+        raise DatasetError.about("cannot write the dataset", place=place, found=found, fix=fix) from error
 
     _print_parts(name, folder, parts, json_output)
     return 0

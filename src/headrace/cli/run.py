@@ -83,15 +83,15 @@ class Outputs:
             try:
                 file.open("ab").close()
             except OSError as error:
-                cure = "choose another file"
+                fix = "choose another file"
                 if not file.absolute().parent.is_dir():
-                    cure = "make the folder first, or choose another file"
+                    fix = "make the folder first, or choose another file"
 
                 raise UsageError.about(
                     "the figures could not be written after the run",
                     place=file,
                     found=_trouble(error),
-                    cure=cure,
+                    fix=fix,
                 ) from error
 
             if is_new:
@@ -173,7 +173,7 @@ def run_and_report(
             "no such script",
             place=script,
             expected="a Python file",
-            cure="check the path; for a module, put -m before its name",
+            fix="check the path; for a module, put -m before its name",
         )
 
     outputs.check()
@@ -267,8 +267,8 @@ def _check_replacement(replacement: Replacement, defaults: dict[str, Any], outpu
         ("--plain", of_ours, "torch's own loader cannot do this"),
     ):
         if others:
-            cure = f"leave out {option}, or these options"
-            raise UsageError.about(what, place=f"headrace run {option}", found=", ".join(others), cure=cure)
+            fix = f"leave out {option}, or these options"
+            raise UsageError.about(what, place=f"headrace run {option}", found=", ".join(others), fix=fix)
 
 
 def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *, as_module: bool) -> int:

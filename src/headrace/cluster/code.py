@@ -99,5 +99,5 @@ def check_versions(theirs: dict[str, str], host: str) -> None:
         place=host,
         found=", ".join(f"{name} {theirs.get(name)}" for name in differ),
         expected=", ".join(f"{name} {ours[name]}" for name in differ) + ", as on the machine that trains",
-        cure="install the same versions on all machines",
+        fix="install the same versions on all machines",
     )

@@ -122,13 +122,13 @@ def check_reachable(address: str, within: float = REACHED_WITHIN) -> None:
 def _unreachable(address: str, found: str, *, answers: bool = False) -> ClusterError:
     """Returns the error for a cluster that cannot be connected to. answers: somebody listens at the address."""
     expected = '"host:port" of a cluster that runs, "ray://host:port", "auto" or "local"'
-    cure = "start the cluster (ray start --head), correct the address or RAY_ADDRESS, or open the port"
+    fix = "start the cluster (ray start --head), correct the address or RAY_ADDRESS, or open the port"
     if answers:
         expected = "a cluster of the same Ray, which takes this process's token if it asks for one"
-        cure = (
+        fix = (
             "see what `ray start` has said there: if authentication is on, set RAY_AUTH_MODE=token and give this "
             "machine the token of the cluster"
         )
 
     what = "this process cannot connect to a Ray cluster"
-    return ClusterError.about(what, place=address, found=found, expected=expected, cure=cure)
+    return ClusterError.about(what, place=address, found=found, expected=expected, fix=fix)

@@ -1,12 +1,12 @@
 """Errors and warnings: one class per thing the user must do, and one shape for every message.
 
-A message gives the place, what was found, what was expected and the cure, each on a line of its own:
+A message gives the place, what was found, what was expected and the fix, each on a line of its own:
 
     cannot decode an image
       place:    photos/cat/0012.jpg
       found:    image file is truncated (12 bytes not processed)
       expected: an image that Pillow can decode
-      cure:     delete or restore the file
+      fix:      delete or restore the file
 
 `SampleError.about("cannot decode an image", place=path, found=error, ...)` builds an error with such a message;
 `wrong_argument` words what is wrong with an argument. Every class can also be built from one string alone, because
@@ -42,10 +42,10 @@ class HeadraceError(Exception):
         place: object = None,
         found: object = None,
         expected: object = None,
-        cure: str | None = None,
+        fix: str | None = None,
     ) -> Self:
         """Returns an error of this class whose message `explain` words."""
-        return cls(explain(what, place=place, found=found, expected=expected, cure=cure))
+        return cls(explain(what, place=place, found=found, expected=expected, fix=fix))
 
 
 class UsageError(HeadraceError, ValueError):
@@ -117,7 +117,7 @@ class RanksDifferError(DatasetError):
 
 
 class TooManyBadSamplesError(DatasetError):
-    """More samples of an epoch are bad than `OnError(max_count=, max_rate=)` allows: mend the data, or raise the limit.
+    """More samples of an epoch are bad than `OnError(max_count=, max_rate=)` allows: fix the data, or raise the limit.
 
     Examples:
         >>> from headrace.testing import Faulty, Raise
@@ -131,7 +131,7 @@ class TooManyBadSamplesError(DatasetError):
 
 
 class WorkerDiedError(HeadraceError, RuntimeError):
-    """A worker process ended, or hung and was ended, while it loaded a sample: mend or exclude that sample.
+    """A worker process ended, or hung and was ended, while it loaded a sample: fix or exclude that sample.
 
     Examples:
         >>> def train(loader: headrace.DataLoader) -> None:
@@ -143,7 +143,7 @@ class WorkerDiedError(HeadraceError, RuntimeError):
 
 
 class SampleTimeoutError(HeadraceError, TimeoutError):
-    """One sample took longer than `OnError(timeout=)`: mend what it waits for, or raise the limit.
+    """One sample took longer than `OnError(timeout=)`: fix what it waits for, or raise the limit.
 
     Examples:
         >>> from headrace.testing import Faulty, Hang
@@ -171,7 +171,7 @@ class FormatError(HeadraceError, ValueError):
 
 
 class StorageError(HeadraceError, OSError):
-    """An object store or a server did not give what was asked: mend the access, the network or the address.
+    """An object store or a server did not give what was asked: fix the access, the network or the address.
 
     Examples:
         >>> issubclass(headrace.errors.StorageError, OSError)
@@ -240,7 +240,7 @@ class StateError(HeadraceError, ValueError):
 
 
 class RecordsLostError(StateError):
-    """A log no longer has the records from which to go on: begin later, or have it keep its records longer.
+    """A log no longer has the records from which to continue: begin later, or have it keep its records longer.
 
     Attributes:
         partition: whose records are gone; -1: it is not known.
@@ -271,9 +271,9 @@ def explain(
     place: object = None,
     found: object = None,
     expected: object = None,
-    cure: str | None = None,
+    fix: str | None = None,
 ) -> str:
-    """Returns `what` followed by one line for each of place, found, expected and cure that is given.
+    """Returns `what` followed by one line for each of place, found, expected and fix that is given.
 
     The secrets of URLs in it are hidden; see `hide_secrets`.
     """
@@ -282,7 +282,7 @@ def explain(
         place = printable(str(place), kept="")
 
     lines = [printable(what)]
-    for name, value in (("place", place), ("found", found), ("expected", expected), ("cure", cure)):
+    for name, value in (("place", place), ("found", found), ("expected", expected), ("fix", fix)):
         if value is not None:
             lines.append(f"  {name + ':':<9} {printable(str(value))}")
 
@@ -297,7 +297,7 @@ def wrong_argument(
     *,
     place: str | None = None,
     found: str | None = None,
-    cure: str | None = None,
+    fix: str | None = None,
 ) -> UsageError:
     """Returns the error for an argument that a function cannot take; the caller raises it.
 
@@ -312,7 +312,7 @@ def wrong_argument(
 
     if found is None:
         found = repr(value)
-    return UsageError.about("wrong argument", place=where, found=found, expected=expected, cure=cure)
+    return UsageError.about("wrong argument", place=where, found=found, expected=expected, fix=fix)
 
 
 def warn(message: str) -> None:

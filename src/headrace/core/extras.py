@@ -29,5 +29,5 @@ def has(module: str) -> bool:
 
 
 def _missing(module: str, name: str, found: str) -> MissingExtraError:
-    cure = f"pip install 'headrace[{name}]'"
-    return MissingExtraError.about(f"this needs the package {module}", found=found, cure=cure)
+    fix = f"pip install 'headrace[{name}]'"
+    return MissingExtraError.about(f"this needs the package {module}", found=found, fix=fix)

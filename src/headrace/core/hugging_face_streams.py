@@ -106,7 +106,7 @@ def take_up_order(stream: Any, state: Mapping[str, Any]) -> None:
             place="load_state_dict",
             found="another random order of its samples than when the state was saved",
             expected="a stream that is shuffled or interleaved with a seed",
-            cure="give .shuffle() and interleave_datasets() the same seed= in each run, and begin this epoch anew",
+            fix="give .shuffle() and interleave_datasets() the same seed= in each run, and begin this epoch again",
         )
     set_stream_epoch(stream, state["epoch"])
 

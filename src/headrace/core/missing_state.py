@@ -59,8 +59,8 @@ def no_state(what: str, found: str) -> StateError:
         place="headrace.DataLoader.state_dict",
         found=found,
         expected="state_dict() without arguments, whose result can be pickled, and load_state_dict(state)",
-        cure=(
-            f"mend these methods, or wrap the {what} in a class without them (samples of a stream are then read again "
+        fix=(
+            f"fix these methods, or wrap the {what} in a class without them (samples of a stream are then read again "
             "after a resume); with a library's own loader, save that loader's state"
         ),
     )

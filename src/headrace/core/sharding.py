@@ -172,5 +172,5 @@ def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave")
         place="headrace.shard",
         found=f"by={by!r} and items of type {type(items).__name__}",
         expected="by='interleave', or by='block' and a sequence (its length must be known)",
-        cure="use by='interleave', or make a list of the items",
+        fix="use by='interleave', or make a list of the items",
     )

@@ -1,7 +1,7 @@
 """The parts of torch that are not public and that a drop-in cannot do without, all in this one place.
 
 Orders, worker seeds and messages are torch's bit for bit only if they come from torch's own code. When a new torch
-moves one of these names, this is the file to mend. They were read in torch 2.13 and exist since 2.6.
+moves one of these names, this is the file to change. They were read in torch 2.13 and exist since 2.6.
 """
 
 from __future__ import annotations

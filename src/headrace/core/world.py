@@ -57,7 +57,7 @@ class Shard:
                 place="headrace.Shard",
                 found=f"rank={self.rank}, world={self.world}",
                 expected="whole numbers with 0 <= rank < world",
-                cure="give the number of the model replica, and the number of replicas (the data-parallel degree)",
+                fix="give the number of the model replica, and the number of replicas (the data-parallel degree)",
             )
 
 
@@ -119,7 +119,7 @@ def world_of(environment: Mapping[str, str]) -> World:
             place="the environment variables RANK and WORLD_SIZE",
             found=f"RANK={rank!r}, WORLD_SIZE={size!r}",
             expected="whole numbers with 0 <= RANK < WORLD_SIZE",
-            cure="start the script with torchrun, or unset both",
+            fix="start the script with torchrun, or unset both",
         ) from error
 
 
@@ -137,7 +137,7 @@ def checked_world(rank: int | None, size: int | None) -> World:
             "no such rank",
             found=f"rank={rank}, world_size={size}",
             expected="whole numbers with 0 <= rank < world_size",
-            cure="leave both out to take them from torch.distributed or the launcher",
+            fix="leave both out to take them from torch.distributed or the launcher",
         )
 
     return World(rank, size)

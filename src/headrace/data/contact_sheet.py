@@ -71,7 +71,7 @@ def make_sheet(reader: Reader, names: Sequence[str], file: Path) -> int:
     except OSError as error:
         found = error.strerror or str(error)
         raise DatasetError.about(
-            "cannot write the sheet", place=file, found=found, cure="choose another file"
+            "cannot write the sheet", place=file, found=found, fix="choose another file"
         ) from error
 
     return len(keys)

@@ -117,18 +117,18 @@ class GivenObject:
         if hasattr(value, "cursor"):
             found = f"a {type(value).__name__}"
             expected = "the URL of a database, an engine of SQLAlchemy, or a function that returns a connection"
-            cure: str | None = "give a function that connects: a connection cannot be sent to worker processes"
-            raise UsageError.about(what, place="headrace.open", found=found, expected=expected, cure=cure)
+            fix: str | None = "give a function that connects: a connection cannot be sent to worker processes"
+            raise UsageError.about(what, place="headrace.open", found=found, expected=expected, fix=fix)
 
         found = f"{value!r} of type {type(value).__name__}"
         expected = "a path, a list of files, a datasets.Dataset, or a database"
-        cure = None
+        fix = None
         if isinstance(value, bytes):
-            cure = "give the path as text: os.fsdecode(path)"
+            fix = "give the path as text: os.fsdecode(path)"
         elif isinstance(value, Mapping):
             found = f"a {type(value).__name__}"
-            cure = f"choose one of {', '.join(map(repr, value))}, as in data[{next(iter(value), 'name')!r}]"
-        raise UsageError.about(what, place="headrace.open", found=found, expected=expected, cure=cure)
+            fix = f"choose one of {', '.join(map(repr, value))}, as in data[{next(iter(value), 'name')!r}]"
+        raise UsageError.about(what, place="headrace.open", found=found, expected=expected, fix=fix)
 
 
 def refuse_settings_of_files(wanted: Wanted, what: str) -> None:
@@ -136,8 +136,8 @@ def refuse_settings_of_files(wanted: Wanted, what: str) -> None:
     for name in ("format", "options", "cache_dir", "cache_limit"):
         if getattr(wanted, name) not in (None, {}):
             found = f"it was given, and the data are {what}"
-            cure = f"leave {name}= out"
-            raise wrong_argument(name, None, "files with it", place="headrace.open", found=found, cure=cure)
+            fix = f"leave {name}= out"
+            raise wrong_argument(name, None, "files with it", place="headrace.open", found=found, fix=fix)
 
 
 def given_data(source: Any, query: str | None, table: str | None, key: str | None) -> GivenData:
@@ -151,8 +151,8 @@ def given_data(source: Any, query: str | None, table: str | None, key: str | Non
         if value is not None:
             expected = "postgresql://, sqlite:///, mysql://, an engine, or a function that connects"
             found = f"it was given, and the data are a {type(source).__name__} that is no database"
-            cure = f"leave {name}= out, or write a file of SQLite as sqlite:///PATH"
-            raise wrong_argument(name, value, expected, place="headrace.open", found=found, cure=cure)
+            fix = f"leave {name}= out, or write a file of SQLite as sqlite:///PATH"
+            raise wrong_argument(name, value, expected, place="headrace.open", found=found, fix=fix)
 
     if isinstance(source, (str, os.PathLike)):
         return GivenPath(source)

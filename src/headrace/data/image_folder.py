@@ -251,8 +251,8 @@ def load_rgb(path: str) -> Image:
     """
     image = rgb_by_pillow(memoryview(read_file(path)), printable(path))
     if image is None:
-        cure = "pip install 'headrace[images]'"
-        raise MissingExtraError.about("images need Pillow", found="it cannot be imported", cure=cure)
+        fix = "pip install 'headrace[images]'"
+        raise MissingExtraError.about("images need Pillow", found="it cannot be imported", fix=fix)
     return image
 
 
@@ -270,7 +270,7 @@ def find_class_folders(root: str) -> list[tuple[str, str]]:
             place=printable(root),
             found="a folder without sub-folders",
             expected=LAYOUT,
-            cure="pass the folder that holds the class folders",
+            fix="pass the folder that holds the class folders",
         )
 
     return folders
@@ -346,15 +346,15 @@ def unreadable(folder: str, error: OSError) -> DatasetError:
     found = error.strerror or str(error)
     if isinstance(error, FileNotFoundError):
         what = "an image folder does not exist"
-        return DatasetNotFoundError.about(what, place=place, found=found, expected=LAYOUT, cure="correct the path")
+        return DatasetNotFoundError.about(what, place=place, found=found, expected=LAYOUT, fix="correct the path")
 
-    cure = "pass the folder itself, not a file in it"
+    fix = "pass the folder itself, not a file in it"
     if isinstance(error, PermissionError):
-        cure = "let this user list the folder: chmod u+rx on it and on the folders above"
+        fix = "let this user list the folder: chmod u+rx on it and on the folders above"
     elif not isinstance(error, NotADirectoryError):
-        cure = "check the disk or the mount that holds the folder"
+        fix = "check the disk or the mount that holds the folder"
 
-    return DatasetError.about("cannot read an image folder", place=place, found=found, expected=LAYOUT, cure=cure)
+    return DatasetError.about("cannot read an image folder", place=place, found=found, expected=LAYOUT, fix=fix)
 
 
 def refuse_empty_classes(
@@ -380,7 +380,7 @@ def refuse_empty_classes(
         place=printable(root),
         found="no images in " + printable(", ".join(empty[:10])) + more,
         expected="files ending in " + ", ".join(extensions),
-        cure="remove these folders, or pass allow_empty=True or other extensions",
+        fix="remove these folders, or pass allow_empty=True or other extensions",
     )
 
 

@@ -31,8 +31,8 @@ def decode_image(data: bytes | memoryview, place: str) -> Array:
     try:
         return decode(data, place=place)
     except MissingExtraError as error:
-        cure = "pip install 'headrace[images]', or open with decode=False"
-        raise MissingExtraError.about("images need a decoder", found=str(error), cure=cure) from error
+        fix = "pip install 'headrace[images]', or open with decode=False"
+        raise MissingExtraError.about("images need a decoder", found=str(error), fix=fix) from error
 
 
 def stacked(images: Sequence[Array], memory: BatchMemory, name: str) -> torch.Tensor:
@@ -40,8 +40,8 @@ def stacked(images: Sequence[Array], memory: BatchMemory, name: str) -> torch.Te
     shapes = {image.shape for image in images}
     if len(shapes) > 1:
         found = ", ".join(f"{height} x {width}" for height, width, _ in sorted(shapes)[:4])
-        cure = "pack them with --resize, set a collate_fn that crops them, or open with decode=False"
-        raise SampleError.about("images of one batch differ in size", place=f"column {name!r}", found=found, cure=cure)
+        fix = "pack them with --resize, set a collate_fn that crops them, or open with decode=False"
+        raise SampleError.about("images of one batch differ in size", place=f"column {name!r}", found=found, fix=fix)
 
     shape: tuple[int, ...]
     if images:

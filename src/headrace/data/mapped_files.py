@@ -57,7 +57,7 @@ class MappedFiles:
             found = f"{now.st_size:,} bytes"
             expected = f"{known.st_size:,}, as before"
             what = "a file was cut short while it is read"
-            raise FormatError.about(what, place=file, found=found, expected=expected, cure=RENAME)
+            raise FormatError.about(what, place=file, found=found, expected=expected, fix=RENAME)
 
         if now.st_mtime_ns != known.st_mtime_ns and file not in self._told:
             self._told.add(file)

@@ -157,16 +157,16 @@ def _check_known(new: str, names: Sequence[str], stored: Schema, place: str) -> 
     for name in unknown:
         near += difflib.get_close_matches(name, stored.names, 1)
 
-    cure = "correct stack=; with columns=, name them there, too"
+    fix = "correct stack=; with columns=, name them there, too"
     if near:
-        cure = f"did you mean {', '.join(map(repr, near))}? With columns=, name them there, too"
+        fix = f"did you mean {', '.join(map(repr, near))}? With columns=, name them there, too"
 
     raise UsageError.about(
         "there are no such columns",
         place=f"{place}, stack={{{new!r}: ...}}",
         found=", ".join(map(repr, unknown)),
         expected="some of " + ", ".join(stored.names),
-        cure=cure,
+        fix=fix,
     )
 
 
@@ -183,7 +183,7 @@ def _check_alike(new: str, names: Sequence[str], stored: Schema, place: str) -> 
             place=f"{place}, stack={{{new!r}: ...}}",
             found="; ".join(others),
             expected="columns that have a single number in each sample",
-            cure="leave them out of stack=: they stay columns of their own",
+            fix="leave them out of stack=: they stay columns of their own",
         )
 
     by_type: dict[str, list[str]] = {}
@@ -196,7 +196,7 @@ def _check_alike(new: str, names: Sequence[str], stored: Schema, place: str) -> 
             place=f"{place}, stack={{{new!r}: ...}}",
             found="; ".join(f"{dtype}: {', '.join(some)}" for dtype, some in by_type.items()),
             expected="one type, since no number is converted unasked",
-            cure="stack the columns of each type under a name of their own, or store them as one type",
+            fix="stack the columns of each type under a name of their own, or store them as one type",
         )
 
 
@@ -216,7 +216,7 @@ def _stacked_schema(
             place=f"{place}, stack=",
             found=", ".join(map(repr, clashes)),
             expected="names that no other column has",
-            cure="choose another name, or leave that column out with columns=",
+            fix="choose another name, or leave that column out with columns=",
         )
 
     made: dict[str, Field] = {}

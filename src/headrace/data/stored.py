@@ -207,16 +207,16 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
                 raise wrong_argument(name, number, "a whole number above 0", place="windows")
 
         if self._stacking is not None:
-            cure = "open the data without stack=, or stack the columns in a step of transform()"
+            fix = "open the data without stack=, or stack the columns in a step of transform()"
             found = f"stack= of {', '.join(self._stacking.names)}"
-            raise UsageError.about("windows cannot be cut from this", place="windows", found=found, cure=cure)
+            raise UsageError.about("windows cannot be cut from this", place="windows", found=found, fix=fix)
 
         for field in self.schema:
             by_ranges = isinstance(self._reader, WindowReader)
             if field.kind != "fixed" or not (by_ranges or self._reader.column(field.name) is not None):
-                cure = "leave the column out with columns=, or pack the data as memmap"
+                fix = "leave the column out with columns=, or pack the data as memmap"
                 what = "windows cannot be cut from this"
-                raise UsageError.about(what, place=f"column {field.name!r}", found=str(field), cure=cure)
+                raise UsageError.about(what, place=f"column {field.name!r}", found=str(field), fix=fix)
 
         changed = self._copy()
         changed._window = length, stride

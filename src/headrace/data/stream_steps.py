@@ -58,7 +58,7 @@ class FluentStream(IterableDataset[Any]):
                 place=".stream().map(batched=True)",
                 found=str(given),
                 expected="a step that takes a sample and returns one",
-                cure="leave batched out, or leave .stream() out: data with numbered samples take batched steps",
+                fix="leave batched out, or leave .stream() out: data with numbered samples take batched steps",
             )
 
         source = self
@@ -148,5 +148,5 @@ def _needs_numbers(word: str, instead: str) -> UsageError:
         f".{word} needs samples that have numbers",
         place=f".stream().{word}",
         found="a stream, which is read from its beginning to its end",
-        cure=f"write {instead}",
+        fix=f"write {instead}",
     )

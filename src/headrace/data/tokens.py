@@ -79,7 +79,7 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
                 place=reader.place,
                 found=f"{len(reader):,} tokens",
                 expected=f"at least {window + 1:,}: a window of {window:,} and the target of its last token",
-                cure="choose a smaller window=",
+                fix="choose a smaller window=",
             )
 
         self.window = int(window)

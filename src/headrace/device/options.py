@@ -68,7 +68,7 @@ def checked_device(
                     place=PLACE,
                     found="device=None",
                     expected="device='cuda', 'auto' or another accelerator",
-                    cure=f"add device=, or leave {name}= out",
+                    fix=f"add device=, or leave {name}= out",
                 )
         return None
 
@@ -77,18 +77,18 @@ def checked_device(
         ahead = AHEAD
     if not isinstance(ahead, int) or isinstance(ahead, bool) or ahead < 0:
         expected = "how many batches are on their way while the loop has one: 0, 1, ..."
-        raise wrong_argument("ahead", ahead, expected, place=PLACE, cure=f"leave it out for {AHEAD}")
+        raise wrong_argument("ahead", ahead, expected, place=PLACE, fix=f"leave it out for {AHEAD}")
     if transform is not None and not callable(transform):
         raise wrong_argument(
             "device_transform",
             transform,
             "a function of a batch, or a module",
             place=PLACE,
-            cure="pass the function itself, or leave device_transform= out",
+            fix="pass the function itself, or leave device_transform= out",
         )
     if not isinstance(fixed_addresses, bool):
         raise wrong_argument(
-            "fixed_addresses", fixed_addresses, "True or False", place=PLACE, cure="write True, or leave it out"
+            "fixed_addresses", fixed_addresses, "True or False", place=PLACE, fix="write True, or leave it out"
         )
     return OnDevice(named, ahead, transform, fixed_addresses)
 
@@ -97,10 +97,10 @@ def _checked_name(device: object) -> torch.device | None:
     if isinstance(device, str) and device == "auto":
         return None
     if not isinstance(device, (str, torch.device)):
-        cure = "correct it, or leave device= out"
+        fix = "correct it, or leave device= out"
         if isinstance(device, int) and not isinstance(device, bool):
-            cure = f"write 'cuda:{device}'"
-        raise wrong_argument("device", device, f"{A_NAME}, or a torch.device", place=PLACE, cure=cure)
+            fix = f"write 'cuda:{device}'"
+        raise wrong_argument("device", device, f"{A_NAME}, or a torch.device", place=PLACE, fix=fix)
 
     try:
         found = torch.device(device)
@@ -118,5 +118,5 @@ def no_such_device(device: AskedDevice, expected: str) -> UsageError:
         place=f"{PLACE}(device=)",
         found=repr(str(device)),
         expected=expected,
-        cure="correct the name, or write 'auto', which takes the accelerator that there is",
+        fix="correct the name, or write 'auto', which takes the accelerator that there is",
     )

@@ -60,7 +60,7 @@ def decoded(given: Any) -> OrderStates | None:
             place="load_state_dict",
             found=f"states of random generators that cannot be read ({type(error).__name__}: {error})"[:300],
             expected="what state_dict() returned, unchanged",
-            cure="load another state, or begin the epoch anew without it",
+            fix="load another state, or begin the epoch again without it",
         ) from error
 
     return states

@@ -39,6 +39,9 @@ Snapshot = dict[str, Any]
 
 COUNTS = ("epoch", "rank", "world_size", "batches", "samples", "portion")
 
+KEYS_OF_TORCHDATA = frozenset({"_snapshot", "_num_yielded"})
+"""A state of torchdata's StatefulDataLoader has the first one with workers, and the second one without."""
+
 FINGERPRINT = ("dataset", "length", "seed", "batch_size", "samplers")
 """What a loader must agree with to load a state."""
 
@@ -98,7 +101,7 @@ def parts_of(state: object) -> list[Any]:
 def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> None:
     """Raises `StateError` unless a state has all its parts, each is what it may be, and it belongs to the loader."""
     if not _has_format(part):
-        _refuse("this is no state of a headrace.DataLoader", _found_instead(part), "what its state_dict() returned")
+        _refuse_stranger(part)
 
     if not _is_count(part.get("version")) or part["version"] != VERSION:
         _refuse("this state was saved by another version", f"version {part.get('version')}", f"version {VERSION}")
@@ -119,7 +122,11 @@ def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> Non
     for name, here in (fingerprint or {}).items():
         if part[name] != here and not (name == "batch_size" and part["elastic"]):
             what = WORDS.get(name, name)
-            _refuse(f"this state was saved with another {what}", _shown(part[name]), _shown(here))
+            _refuse(
+                f"this state was saved with another {what}",
+                f"state: {name}={_shown(part[name])}, this loader: {name}={_shown(here)}",
+                f"the same {what} in both",
+            )
 
     decoded(part["random"])
     if part["checksum"] != _checksum(part):
@@ -130,9 +137,23 @@ def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> Non
         )
 
 
+def _refuse_stranger(part: Any) -> None:
+    """Raises `StateError` for what is no state of ours."""
+    found = _found_instead(part)
+    if _is_of_torchdata(part):
+        what = "a state of torchdata's StatefulDataLoader cannot be converted"
+        fix = "finish this epoch with StatefulDataLoader, or begin the epoch again without the state"
+        _refuse(what, found, "a state of headrace.DataLoader", fix)
+    _refuse("this is no state of a headrace.DataLoader", found, "what its state_dict() returned")
+
+
 def _has_format(part: object) -> bool:
     # In a damaged state it may be an array, which cannot be compared with a text.
     return isinstance(part, dict) and isinstance(part.get("format"), str) and part["format"] == FORMAT
+
+
+def _is_of_torchdata(part: object) -> bool:
+    return isinstance(part, dict) and not KEYS_OF_TORCHDATA.isdisjoint(part)
 
 
 def _found_instead(part: object) -> str:
@@ -235,11 +256,19 @@ def check_reach(state: Snapshot, batches: int | None, sampler: object, generator
     if batches is not None and not state["elastic"]:
         reached = max([state["batches"], *(number + 1 for number in state["beyond"])])
         if reached > batches:
-            _refuse("this state is behind the end of the epoch", f"batch {reached}", f"at most {batches} batches")
+            _refuse(
+                "this state is past the end of the epoch",
+                f"state: batch {reached}, this loader: {batches} batches",
+                f"at most {batches} batches",
+            )
 
     if state["random"] is not None and len(state["random"]["own"]) != generators:
-        found = f"{len(state['random']['own'])} generators of its own"
-        _refuse("this state was saved with another sampler or generator", found, f"{generators} of them")
+        own = len(state["random"]["own"])
+        _refuse(
+            "this state was saved with another sampler or generator",
+            f"state: generators of its own={own}, this loader: generators of its own={generators}",
+            "the same samplers and generator= in both",
+        )
 
     if state["sampler"] is not None and answers(sampler, "check_state", 1):
         sampler.check_state(state["sampler"])  # type: ignore[attr-defined]  # `answers` has looked
@@ -260,6 +289,8 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
         found = "no state"
         if parts:
             found = "one that is no state of a headrace.DataLoader"
+        if any(map(_is_of_torchdata, parts)):
+            found = "a state of torchdata's StatefulDataLoader, which cannot be converted"
         _refuse_merge("cannot merge states", found, "one per rank")
 
     for part in parts:
@@ -312,9 +343,10 @@ def part_for(state: Snapshot, world: World, *, in_step: bool = False) -> Snapsho
     if not (parts[0]["elastic"] or stands_for_all):
         _refuse(
             "this state was saved by other ranks",
-            f"rank {', '.join(str(part['rank']) for part in parts)} of {size}",
-            f"rank {world.rank} of {world.size}, or an order that all ranks share (seed= with shard='auto', "
-            "or a sampler of headrace.samplers)",
+            f"state: rank {', '.join(str(part['rank']) for part in parts)} of {size}, "
+            f"this loader: rank {world.rank} of {world.size}",
+            "the same ranks, or an order that all ranks share (seed= with shard='auto', or a sampler of "
+            "headrace.samplers)",
         )
 
     # From here on it is this rank's: a state that is taken before the first batch must say so.
@@ -373,11 +405,15 @@ def _damaged(name: str, value: object, expected: str) -> None:
     _refuse("this state is damaged", f"{name}={_shown(value)}", expected)
 
 
-def _refuse(what: str, found: str, expected: str) -> None:
-    cure = "load the state where it was saved, or begin the epoch anew without it"
-    raise StateError.about(what, place="load_state_dict", found=found, expected=expected, cure=cure)
+def _refuse(
+    what: str,
+    found: str,
+    expected: str,
+    fix: str = "load the state where it was saved, or begin the epoch again without it",
+) -> None:
+    raise StateError.about(what, place="load_state_dict", found=found, expected=expected, fix=fix)
 
 
 def _refuse_merge(what: str, found: str, expected: str) -> None:
-    cure = "pass one state of each rank, all of them saved at the same step"
-    raise StateError.about(what, place="headrace.merge_states", found=found, expected=expected, cure=cure)
+    fix = "pass one state of each rank, all of them saved at the same step"
+    raise StateError.about(what, place="headrace.merge_states", found=found, expected=expected, fix=fix)

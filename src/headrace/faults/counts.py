@@ -124,7 +124,7 @@ class FaultCounter:
             path = self._path
             self._path = None
             LOGGER.error(
-                "headrace: the quarantine file %s cannot be written any more (%s); loader.faults.records goes on.",
+                "headrace: the bad-samples log %s cannot be written any more (%s); loader.faults.records continues.",
                 path, error.strerror,
             )  # fmt: skip
 
@@ -171,5 +171,5 @@ class FaultCounter:
             place=self._path,
             found=f"{self._in_epoch} of {samples}; the last: {last.key!r}: {last.error.splitlines()[0]}",
             expected=f"at most {named}",
-            cure="see what is wrong with them (OnError(log=)), or raise the limit",
+            fix="see what is wrong with them (OnError(log=)), or raise the limit",
         )

@@ -31,13 +31,13 @@ class OnError:
             and returns one of these words.
         max_rate: the share of an epoch's samples, on this rank, that may be bad: 0.01 is one in a hundred.
         max_count: the number of an epoch's samples, on this rank, that may be bad. Give at most one of the two limits.
-        log: the quarantine file: one line of JSON is added for each bad sample. `headrace.load_quarantine` reads it.
+        log: the bad-samples log: one line of JSON is added for each bad sample. `headrace.load_quarantine` reads it.
         timeout: seconds that a sample may take (or a batch, if the dataset makes whole batches). Then its worker is
             killed and replaced; after a second timeout the sample counts as bad.
         original: whether an exception from a worker keeps its object with its attributes, instead of becoming torch's
             copy.
         exclude: samples to leave out: their numbers, what `headrace.load_quarantine` returns, or the path of a
-            quarantine file.
+            bad-samples log.
 
     Raises:
         UsageError: values that make no sense.
@@ -138,7 +138,7 @@ def check_on_error(given: OnError) -> None:
             place="on_error of headrace.DataLoader",
             found="the action 'raise', with which the first bad sample ends the epoch",
             expected="'skip', 'replace' or a function",
-            cure="give an action, or leave max_rate and max_count out",
+            fix="give an action, or leave max_rate and max_count out",
         )
 
     if given.max_rate is not None and given.max_count is not None:

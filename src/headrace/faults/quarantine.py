@@ -1,4 +1,4 @@
-"""The quarantine file: one line of JSON for each bad sample, so that nothing is lost without a trace."""
+"""The bad-samples log: one line of JSON for each bad sample, so that nothing is lost without a trace."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headrace.faults.bad_sample import BadSample
 CUT_OFF = '{"key":'
 """How a line begins that is one of ours, whole or not."""
 
-MAY_BE_EXCLUDED = "numbers of samples, what headrace.load_quarantine returns, or the path of a quarantine file"
+MAY_BE_EXCLUDED = "numbers of samples, what headrace.load_quarantine returns, or the path of a bad-samples log"
 
 Excluded = str | os.PathLike[str] | Iterable[Any]
 
 
 def append(path: Path, records: Iterable[BadSample]) -> None:
-    """Writes records to the end of a quarantine file, each line at once, so that several processes may write to it."""
+    """Writes records to the end of a bad-samples log, each line at once, so that several processes may write to it."""
     lines = ""
     for record in records:
         lines += json.dumps(record.as_json(), ensure_ascii=False) + "\n"
@@ -45,7 +45,7 @@ def append(path: Path, records: Iterable[BadSample]) -> None:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a quarantine file that can be written. Raises `UsageError` if it cannot."""
+    """Returns the path of a bad-samples log that can be written. Raises `UsageError` if it cannot."""
     if not isinstance(path, (str, os.PathLike)):
         raise wrong_argument("log", path, "a path, or None", place="OnError")
 
@@ -54,18 +54,18 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         append(found, ())
     except (OSError, ValueError) as error:
         raise UsageError.about(
-            "cannot write the quarantine file",
+            "cannot write the bad-samples log",
             place=str(found).encode("unicode_escape").decode(),
             found=getattr(error, "strerror", None) or error,
             expected="a file that can be made or written in a folder that exists",
-            cure="make the folder, or give another path",
+            fix="make the folder, or give another path",
         ) from error
 
     return found
 
 
 def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
-    """Reads the bad samples in a quarantine file.
+    """Reads the bad samples in a bad-samples log.
 
     Args:
         path: what `headrace.OnError(log=)` was given.
@@ -88,10 +88,10 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
         lines = Path(path).read_text(encoding="utf-8", errors="backslashreplace").split("\n")
     except FileNotFoundError as error:
         raise DatasetNotFoundError.about(
-            "there is no quarantine file", place=path, cure="give the path that OnError(log=) had"
+            "there is no bad-samples log", place=path, fix="give the path that OnError(log=) had"
         ) from error
     except OSError as error:
-        raise FormatError.about("cannot read the quarantine file", place=path, found=error.strerror) from error
+        raise FormatError.about("cannot read the bad-samples log", place=path, found=error.strerror) from error
 
     found: dict[str, BadSample] = {}
     for number, line in enumerate(lines, 1):
@@ -104,11 +104,11 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
             if line.startswith(CUT_OFF):
                 continue
             raise FormatError.about(
-                "this is no quarantine file",
+                "this is no bad-samples log",
                 place=f"{path}, line {number}",
                 found=line[:80],
                 expected="JSON with key, path, stage, error, epoch, worker",
-                cure="delete the line, or give the path that OnError(log=) had",
+                fix="delete the line, or give the path that OnError(log=) had",
             ) from error
 
         # Popped first, so that the key moves to the end: the list is in order of when each was seen last.
@@ -121,7 +121,7 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
 def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
     """Returns which of the numbers below `length` are to be left out, ascending, each once.
 
-    exclude: keys, what `load_quarantine` returns, or the path of a quarantine file. Keys beyond the length are left
+    exclude: keys, what `load_quarantine` returns, or the path of a bad-samples log. Keys beyond the length are left
     alone: the data may have become shorter. Raises `UsageError` for keys that are no whole numbers.
     """
     entries: list[Any]
@@ -145,7 +145,7 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
     left = numbers[numbers < length]
     if len(left) == length and length:
         found = f"all {length} samples"
-        raise UsageError.about("nothing is left to load", place="exclude=", found=found, cure="exclude fewer")
+        raise UsageError.about("nothing is left to load", place="exclude=", found=found, fix="exclude fewer")
 
     return left
 

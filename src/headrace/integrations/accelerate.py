@@ -96,7 +96,7 @@ def prepare(accelerator: Any, loader: DataLoader[Any]) -> PreparedLoader:
             f"each of the {accelerator.num_processes} ranks would get all samples",
             place=PLACE,
             found="a loader that does not split its samples over ranks",
-            cure="give it shard='auto'",
+            fix="give it shard='auto'",
         )
     accelerator.register_for_checkpointing(LoaderState(loader))
     return PreparedLoader(loader, accelerator)

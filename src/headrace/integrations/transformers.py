@@ -69,7 +69,7 @@ class LoaderMixin:
                 place="headrace.integrations.transformers.LoaderMixin",
                 found=f"train_sampling_strategy={strategy!r}",
                 expected="'random' or 'sequential'",
-                cure="give batches of similar length with loader_arguments = {'batch_sampler': "
+                fix="give batches of similar length with loader_arguments = {'batch_sampler': "
                 "headrace.samplers.LengthBatchSampler(...)}",
             )
 

@@ -99,7 +99,7 @@ def _check(arguments: Mapping[str, Any]) -> None:
                 place="headrace.use",
                 found=type(value).__name__,
                 expected="a number, a text or a truth value",
-                cure="give it to the loaders themselves",
+                fix="give it to the loaders themselves",
             )
 
 

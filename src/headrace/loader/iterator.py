@@ -159,7 +159,7 @@ class LoaderIterator(TorchIterator):
                 place="MixtureSampler.set_weights",
                 found="in_order=False" if not terms.in_order else "stragglers='defer'",
                 expected="a loader with in_order=True and stragglers='wait', or a call between two epochs",
-                cure="change the weights when the epoch is over, or let the loader keep the order",
+                fix="change the weights when the epoch is over, or let the loader keep the order",
             )
 
         origin = session.origin(spec)

@@ -102,6 +102,6 @@ class LoaderState:
                 place="headrace.LoaderState.load_state_dict",
                 found=f"the keys {sorted(map(str, state_dict))[:6]}",
                 expected=f"{KEY!r}, with bytes",
-                cure="give what its state_dict() returned; a loader's own state belongs to loader.load_state_dict()",
+                fix="give what its state_dict() returned; a loader's own state belongs to loader.load_state_dict()",
             )
         self._loader.load_state_dict(from_bytes(content))

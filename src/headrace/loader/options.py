@@ -154,8 +154,8 @@ def check_live(dataset: object) -> None:
     if not is_live(dataset):
         found = type(dataset).__name__
         what = "there is nobody to tell what is done with"
-        cure = "leave the call out: it is for what headrace.follow makes of kafka:// and other sources that never end"
-        raise UsageError.about(what, place="headrace.DataLoader.commit", found=found, cure=cure)
+        fix = "leave the call out: it is for what headrace.follow makes of kafka:// and other sources that never end"
+        raise UsageError.about(what, place="headrace.DataLoader.commit", found=found, fix=fix)
 
 
 def checked_log(on_error: OnError) -> Path | None:
@@ -185,7 +185,7 @@ def checked_exclude(exclude: Excluded, dataset: object, given: object) -> Any:
         place="headrace.OnError(exclude=)",
         found=found,
         expected="a map-style dataset with a length, without sampler and batch_sampler",
-        cure="give the exclude= to the sampler (headrace.samplers.DistributedSampler), or leave the keys out of it",
+        fix="give the exclude= to the sampler (headrace.samplers.DistributedSampler), or leave the keys out of it",
     )
 
 
@@ -222,7 +222,7 @@ def check_arguments(dataset: Any, **given: Any) -> None:
             place="headrace.DataLoader(shard=)",
             found=type(dataset).__name__,
             expected="a map-style dataset or an IterableDataset",
-            cure="put a sharding_filter into the pipe, and leave shard= out",
+            fix="put a sharding_filter into the pipe, and leave shard= out",
         )
 
 
@@ -235,21 +235,21 @@ def check_stragglers(asked: Stragglers, dataset: object, seed: int | None, *, in
     if not is_map(dataset) or is_live(dataset):
         found = type(dataset).__name__
         expected = "a map-style dataset: the samples of a stream have no numbers"
-        cure = "leave stragglers= out"
-        raise UsageError.about("a stream keeps its order", place=place, found=found, expected=expected, cure=cure)
+        fix = "leave stragglers= out"
+        raise UsageError.about("a stream keeps its order", place=place, found=found, expected=expected, fix=fix)
     if is_stateful(dataset):
         found = f"{type(dataset).__name__}, which has a state_dict"
         expected = "a dataset without a state, so that any worker may make any batch"
-        what, cure = "the state of a dataset follows its order", "leave stragglers= out"
-        raise UsageError.about(what, place=place, found=found, expected=expected, cure=cure)
+        what, fix = "the state of a dataset follows its order", "leave stragglers= out"
+        raise UsageError.about(what, place=place, found=found, expected=expected, fix=fix)
     if seed is None:
-        found, cure = "no seed", "give a seed="
+        found, fix = "no seed", "give a seed="
         expected = "a seed=: then the random numbers of a sample do not depend on when it comes"
-        raise UsageError.about("a late batch needs a seed", place=place, found=found, expected=expected, cure=cure)
+        raise UsageError.about("stragglers='defer' needs seed=", place=place, found=found, expected=expected, fix=fix)
     if not in_order:
-        found, cure = "in_order=False", "leave one of the two out"
+        found, fix = "in_order=False", "leave one of the two out"
         expected = "in_order=True: the sampler's order, of which single batches come later"
-        raise UsageError.about("two orders were asked for", place=place, found=found, expected=expected, cure=cure)
+        raise UsageError.about("two orders were asked for", place=place, found=found, expected=expected, fix=fix)
 
 
 def check_samples(dataset: object, sampler: object, batch_sampler: object) -> None:
@@ -280,7 +280,7 @@ def check_samples(dataset: object, sampler: object, batch_sampler: object) -> No
                 place=f"headrace.DataLoader, {type(one).__name__}",
                 found=f"{expected:,} samples (as many lengths, labels or weights as it was given)",
                 expected=f"{length:,}, as many as the dataset has",
-                cure="give the sampler one length, label or weight for each sample of this dataset, in its order",
+                fix="give the sampler one length, label or weight for each sample of this dataset, in its order",
             )
 
 
@@ -290,9 +290,9 @@ def _check_order_of_log(sampler: object, batch_sampler: object) -> None:
         # A framework that builds a loader anew gives it the sampler of the old one.
         inner = getattr(given, "sampler", given)
         if given is not None and not isinstance(inner, LiveSampler):
-            cure = "leave it out; shuffle=True shuffles span by span"
+            fix = "leave it out; shuffle=True shuffles span by span"
             expected = "nothing: a log never ends, and has an order of its own"
-            raise wrong_argument(name, given, expected, place="headrace.DataLoader", cure=cure)
+            raise wrong_argument(name, given, expected, place="headrace.DataLoader", fix=fix)
 
 
 def as_ray(backend: AskedBackend) -> Ray | None:
@@ -322,7 +322,7 @@ def check_ray(backend: AskedBackend, dataset: object, num_workers: Any) -> None:
             place=place,
             found=type(dataset).__name__,
             expected="stored data, or a dataset of yours",
-            cure="leave backend= out: workers of this machine share what the I/O process has read",
+            fix="leave backend= out: workers of this machine share what the I/O process has read",
         )
 
 

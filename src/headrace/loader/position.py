@@ -135,7 +135,7 @@ class Position:
             )
         if self.epoch < begun and not in_the_middle(resume):
             return (
-                f"set_epoch({self.epoch}) was called, but the loaded state is behind the end of epoch {begun - 1}: "
+                f"set_epoch({self.epoch}) was called, but the loaded state is past the end of epoch {begun - 1}: "
                 f"epoch {self.epoch} comes once more, all of it. To go on, call set_epoch({begun})."
             )
         return None

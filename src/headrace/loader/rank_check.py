@@ -134,18 +134,18 @@ class RankWatch:
         if name == "world":
             what = "the shards of the ranks do not belong together"
             expected = "the same number of replicas on every rank"
-            cure = "give every rank the same world in headrace.Shard(rank, world): the number of model replicas"
+            fix = "give every rank the same world in headrace.Shard(rank, world): the number of model replicas"
         else:
             what = "the ranks of one model replica would get different batches"
             expected = f"the same {name} on all ranks that pass the same headrace.Shard"
-            cure = "make the loaders of these ranks with the same data and arguments, and load the same state"
+            fix = "make the loaders of these ranks with the same data and arguments, and load the same state"
 
         raise RanksDifferError.about(
             what,
             place=f"rank {self._world.rank} of {self._world.size}",
             found=f"{name}: {mine!r} on rank {self._world.rank}, {theirs!r} on rank {rank}",
             expected=expected,
-            cure=cure,
+            fix=fix,
         )
 
     def _post(self, kind: str, value: int | str) -> None:
@@ -162,7 +162,7 @@ class RankWatch:
             place=f"rank {self._world.rank} of {self._world.size}",
             found=found,
             expected="equally many on every rank, or the last collective of training waits for ever",
-            cure="give all ranks data of the same length with shard='auto', or set batches_per_epoch=",
+            fix="give all ranks data of the same length with shard='auto', or set batches_per_epoch=",
         )
         if self._strict:
             raise RanksDifferError(message)

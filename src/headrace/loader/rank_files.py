@@ -312,5 +312,5 @@ def _nothing_complete(folder: Path, step: int | None, told: list[str]) -> StateE
         place=folder,
         found=found,
         expected=expected,
-        cure="give the folder of headrace.save_state, copy missing files into it, or begin without a state",
+        fix="give the folder of headrace.save_state, copy missing files into it, or begin without a state",
     )

@@ -32,7 +32,7 @@ class Framework(NamedTuple):
 
     name: str
     place: str
-    cure: str
+    fix: str
     keeps_sampler: bool
     """Whether the new loader has the sampler of the old one."""
 
@@ -114,9 +114,9 @@ def refuse_rebuild(loader: AskedArguments[Any], framework: Framework, options: O
     if given:
         names = ", ".join(f"{name}=" for name in given)
         raise UsageError.about(
-            f"{framework.name} would build this loader anew, without some of its arguments",
+            f"{framework.name} would build a new loader, without some of its arguments",
             place=framework.place,
             found=", ".join(f"{name}={value!r}" for name, value in given.items()),
             expected="arguments that torch's loader has, too",
-            cure=f"{framework.cure}; or leave out {names}",
+            fix=f"{framework.fix}; or leave out {names}",
         )

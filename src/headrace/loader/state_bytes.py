@@ -47,7 +47,7 @@ def _damaged(found: str) -> StateError:
         "a saved state is damaged",
         found=found,
         expected="what headrace.save_state or headrace.LoaderState has written",
-        cure="use the state of another step",
+        fix="use the state of another step",
     )
 
 
@@ -71,15 +71,15 @@ def _encoded(value: Any) -> Any:
         place="state_dict()",
         found=f"a {kind.__module__}.{kind.__qualname__}",
         expected="numbers, texts, bytes, lists, tuples, sets, dictionaries, tensors and NumPy arrays",
-        cure="have the dataset's state_dict() return such values only",
+        fix="have the dataset's state_dict() return such values only",
     )
 
 
 def _of_tensor(tensor: torch.Tensor) -> list[Any]:
     if tensor.layout != torch.strided or tensor.is_quantized:
         found = f"a tensor with the layout {tensor.layout}, dtype {tensor.dtype}"
-        cure = "have the dataset's state_dict() return dense tensors"
-        raise StateError.about("the state of the dataset cannot be saved", found=found, cure=cure)
+        fix = "have the dataset's state_dict() return dense tensors"
+        raise StateError.about("the state of the dataset cannot be saved", found=found, fix=fix)
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     name = str(tensor.dtype).removeprefix("torch.")
@@ -101,8 +101,8 @@ def _to_tensor(encoded: list[Any]) -> torch.Tensor:
 def _of_array(array: Any) -> list[Any]:
     if array.dtype.kind not in "biufcSUmM":
         found = f"a NumPy array with the dtype {array.dtype}"
-        cure = "have the dataset's state_dict() return arrays of numbers or texts"
-        raise StateError.about("the state of the dataset cannot be saved", found=found, cure=cure)
+        fix = "have the dataset's state_dict() return arrays of numbers or texts"
+        raise StateError.about("the state of the dataset cannot be saved", found=found, fix=fix)
     return [array.dtype.str, list(array.shape), b64encode(array.tobytes()).decode()]
 
 

@@ -115,8 +115,8 @@ class OpenMetricsWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         if not self._path.absolute().parent.is_dir():
-            cure = "make the folder first, or choose another file"
-            raise UsageError.about("metrics cannot be written", place=path, found="no such folder", cure=cure)
+            fix = "make the folder first, or choose another file"
+            raise UsageError.about("metrics cannot be written", place=path, found="no such folder", fix=fix)
 
         extra("prometheus_client", "metrics")
         self._latest: dict[str, LoaderStats] = {}

@@ -130,5 +130,5 @@ def _plain(label: Any) -> Any:
 
 def _bad_labels(found: str) -> UsageError:
     expected = "one label for each sample, in one dimension: numbers, strings or anything that can be hashed"
-    cure = "give the class of each sample, in the order of the dataset"
-    return UsageError.about("cannot balance these labels", place="labels=", found=found, expected=expected, cure=cure)
+    fix = "give the class of each sample, in the order of the dataset"
+    return UsageError.about("cannot balance these labels", place="labels=", found=found, expected=expected, fix=fix)

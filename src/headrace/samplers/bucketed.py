@@ -331,7 +331,7 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
             place=f"the sample with key {key}",
             found=f"{self.lengths[key]} tokens",
             expected=f"at most max_tokens={self.max_tokens}",
-            cure="raise max_tokens, cut the sample, or choose too_long='skip' or 'alone'",
+            fix="raise max_tokens, cut the sample, or choose too_long='skip' or 'alone'",
         )
 
     def _edges(self, lengths: Lengths) -> list[int]:
@@ -396,5 +396,5 @@ def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:
 
 def _bad_lengths(found: str) -> UsageError:
     expected = "one non-negative number for each sample, in one dimension"
-    cure = "give the length of each sample, in the order of the dataset"
-    return UsageError.about("cannot sort by these lengths", place="lengths=", found=found, expected=expected, cure=cure)
+    fix = "give the length of each sample, in the order of the dataset"
+    return UsageError.about("cannot sort by these lengths", place="lengths=", found=found, expected=expected, fix=fix)

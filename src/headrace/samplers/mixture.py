@@ -145,7 +145,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
                 place="MixtureSampler.set_weights",
                 found=f"an epoch whose samples {self._asking.framework} splits over the ranks",
                 expected="a call between two epochs, or ranks that the sampler splits the samples over itself",
-                cure=f"keep the loader from {self._asking.framework}, or change the weights when the epoch is over",
+                fix=f"keep the loader from {self._asking.framework}, or change the weights when the epoch is over",
             )
 
         self._mix = self._changed(self._mix, shares, self.epoch * self.total + self._reached()["position"])
@@ -278,8 +278,8 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
 
     def _refuse_weights(self, found: str) -> None:
         expected = f"one for each of the {len(self.lengths)} sources, and 0 for empty ones"
-        cure = "give as many weights as sources, in the same order"
-        raise UsageError.about("these weights do not fit", place="weights=", found=found, expected=expected, cure=cure)
+        fix = "give as many weights as sources, in the same order"
+        raise UsageError.about("these weights do not fit", place="weights=", found=found, expected=expected, fix=fix)
 
     def _identity(self) -> dict[str, Any]:
         more = {"sources": len(self.lengths), "digest": self._digest, "shuffle": self.shuffle}

@@ -115,7 +115,7 @@ class ElasticSampler(Sampler[Any]):
                 place=type(self).__name__,
                 found="batches of different sizes",
                 expected="batches of one size, as dispatch_batches=True needs them",
-                cure="give DataLoaderConfiguration(dispatch_batches=False)",
+                fix="give DataLoaderConfiguration(dispatch_batches=False)",
             )
         if self._rank is None and self._world_size is None:
             return ALONE
@@ -125,7 +125,7 @@ class ElasticSampler(Sampler[Any]):
             place=type(self).__name__,
             found=f"rank={world.rank}, world_size={world.size} of the sampler",
             expected="one that splits the samples: the sampler, or the framework",
-            cure=f"leave rank= and world_size= of the sampler out, or keep its loader from {asking.framework}",
+            fix=f"leave rank= and world_size= of the sampler out, or keep its loader from {asking.framework}",
         )
 
     def adopt_world(self, world: World) -> None:
@@ -145,7 +145,7 @@ class ElasticSampler(Sampler[Any]):
                 place=f"headrace.DataLoader(shard=), {type(self).__name__}",
                 found=f"rank={own.rank}, world_size={own.size} of the sampler",
                 expected=f"rank={world.rank}, world_size={world.size}, as the shard says",
-                cure="leave rank= and world_size= of the sampler out, and make one sampler for each loader",
+                fix="leave rank= and world_size= of the sampler out, and make one sampler for each loader",
             )
 
         self._rank = world.rank
@@ -235,14 +235,16 @@ class ElasticSampler(Sampler[Any]):
 
     def check_state(self, state: Any) -> None:
         """Raises `StateError` unless `state` comes from a sampler with the same arguments and data, and is whole."""
-        expected = {"sampler": self.name, **self._identity()}
-        if isinstance(state, dict):
-            found: Any = {name: state.get(name) for name in expected}
-        else:
-            found = type(state).__name__
+        what = "this state belongs to another sampler"
+        if not isinstance(state, dict):
+            self._refuse(what, f"a {type(state).__name__}", "what state_dict() returned")
 
-        if not _are_equal(found, expected):
-            self._refuse("this state belongs to another sampler", found, expected)
+        expected = {"sampler": self.name, **self._identity()}
+        differing = [name for name, value in expected.items() if not _are_equal(state.get(name), value)]
+        if differing:
+            theirs = ", ".join(f"{name}={state.get(name)!r}" for name in differing)
+            mine = ", ".join(f"{name}={expected[name]!r}" for name in differing)
+            self._refuse(what, f"state: {theirs}; this sampler: {mine}", f"the same {', '.join(differing)} in both")
 
         counts = {name: state.get(name) for name in ("epoch", *self._beginning())}
         if not all(isinstance(count, int) and count >= 0 for count in counts.values()):
@@ -250,8 +252,8 @@ class ElasticSampler(Sampler[Any]):
 
     def _refuse(self, what: str, found: object, expected: object) -> None:
         place = f"{type(self).__name__}.load_state_dict"
-        cure = "load it into a sampler made with the same arguments, or begin the epoch anew"
-        raise StateError.about(what, place=place, found=found, expected=expected, cure=cure)
+        fix = "load it into a sampler made with the same arguments, or begin the epoch again"
+        raise StateError.about(what, place=place, found=found, expected=expected, fix=fix)
 
     def _begin(self) -> State:
         """Returns where an iteration begins that is asked for now."""
@@ -445,7 +447,7 @@ def length_of(dataset: Sized | int) -> int:
         place="the dataset, or its length",
         found=f"{dataset!r} of type {type(dataset).__name__}",
         expected="a dataset with a length, or a whole number that is not negative",
-        cure="give the length as a number",
+        fix="give the length as a number",
     )
 
 

@@ -80,7 +80,7 @@ class WeightedSampler(PositionalSampler, SplitOverRanks):
                 place="num_samples=",
                 found=self.total,
                 expected=f"at most {usable}, the number of weights above zero",
-                cure="draw fewer, or with replacement",
+                fix="draw fewer, or with replacement",
             )
 
     @property
@@ -168,7 +168,5 @@ def numbers_of(values: Any) -> npt.NDArray[Any]:
 
 def _bad_weights(found: str) -> UsageError:
     expected = "a one-dimensional array of finite numbers, none negative, not all zero"
-    cure = "give one weight for each sample, and 0 to those that are not wanted"
-    return UsageError.about(
-        "cannot draw with these weights", place="weights=", found=found, expected=expected, cure=cure
-    )
+    fix = "give one weight for each sample, and 0 to those that are not wanted"
+    return UsageError.about("cannot draw with these weights", place="weights=", found=found, expected=expected, fix=fix)

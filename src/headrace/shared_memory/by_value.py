@@ -62,7 +62,7 @@ def _sent_before(number: str) -> type:
     try:
         found: type = _cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID[number]
     except KeyError:
-        raise pickle.UnpicklingError("a batch is of a class which is gone: it was defined anew meanwhile") from None
+        raise pickle.UnpicklingError("a batch is of a class which is gone: it was defined again meanwhile") from None
     return found
 
 

@@ -24,7 +24,7 @@ class LockedMemory:
     """
 
     smallest = 4 << 10
-    """A smaller tensor is copied into memory that torch has page-locked: no more work than a slot."""
+    """A smaller tensor is copied into memory that torch has pinned: no more work than a slot."""
 
     def __init__(self, lock: PageLock) -> None:
         self._region = InboundRegion(AnonymousBacking(shared=True), 0, lock)

@@ -114,7 +114,7 @@ class FileBacking:
                 place="memfd_create",
                 found=error,
                 expected="a free file descriptor",
-                cure="raise `ulimit -n`, or use num_workers=0",
+                fix="raise `ulimit -n`, or use num_workers=0",
             ) from error
 
     def __reduce__(self) -> Any:
@@ -134,7 +134,7 @@ class FileBacking:
                 "cannot reserve address space for batches",
                 found=error,
                 expected=f"a sparse file of {regions * self.span >> 20} MiB may be made (it takes no memory)",
-                cure="lift the limit on file sizes (`ulimit -f unlimited`), or use num_workers=0",
+                fix="lift the limit on file sizes (`ulimit -f unlimited`), or use num_workers=0",
             ) from error
 
     def map(self, region: int, chunk: int) -> LockableMapping:
@@ -230,7 +230,7 @@ def _no_room() -> TransportError:
         "a worker has no room for another batch",
         found=f"a limit on file sizes of {largest_file() >> 20} MiB, which batches in use already fill",
         expected="room for all batches of a worker that are in use",
-        cure="lift the limit (`ulimit -f unlimited`), use smaller batches, keep fewer of them, or use num_workers=0",
+        fix="lift the limit (`ulimit -f unlimited`), use smaller batches, keep fewer of them, or use num_workers=0",
     )
     return TransportError(message)
 
@@ -240,6 +240,6 @@ def _no_memory(size: int, error: Exception) -> TransportError:
         "cannot map memory for a batch",
         found=error,
         expected=f"{size >> 20} MiB of address space",
-        cure="lift the limit on virtual memory (`ulimit -v unlimited`), or use smaller batches",
+        fix="lift the limit on virtual memory (`ulimit -v unlimited`), or use smaller batches",
     )
     return TransportError(message)

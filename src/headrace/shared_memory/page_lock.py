@@ -62,7 +62,7 @@ class PageLock:
                 "page-locking",
                 "the accelerator cannot read the memory of batches by itself: locking "
                 f"{(wanted.stop - wanted.start) >> 10} KiB of it was refused. Batches are copied to memory that torch "
-                "has page-locked instead, which takes longer. Containers limit such memory: allow more "
+                "has pinned instead, which takes longer. Containers limit such memory: allow more "
                 "(`ulimit -l unlimited`, `--ulimit memlock=-1`).",
             )
             return False

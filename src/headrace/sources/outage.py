@@ -40,9 +40,9 @@ class NoAnswerError(StorageError):
     """What its client says, without secrets."""
 
 
-def no_answer(what: str, place: str, said: object, cure: str) -> NoAnswerError:
+def no_answer(what: str, place: str, said: object, fix: str) -> NoAnswerError:
     """Returns the error of a server that does not answer; the caller raises it."""
-    error = NoAnswerError.about(what, place=place, found=said, cure=cure)
+    error = NoAnswerError.about(what, place=place, found=said, fix=fix)
     error.said = str(said)
     return error
 

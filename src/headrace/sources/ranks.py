@@ -43,7 +43,7 @@ def supply_for(
             "ranks that share a log must agree on its spans",
             place="headrace.DataLoader(shard=)",
             found=f"one of {max(world.size, sharers)} ranks, without a process group",
-            cure="call torch.distributed.init_process_group before the first epoch",
+            fix="call torch.distributed.init_process_group before the first epoch",
         )
     if world.rank == 0:
         return LeadingSupply(source, options, beginning, describe, store, key)
@@ -132,8 +132,8 @@ class FollowingSupply(LocalSupply):
             what, *rest = self._posted()
 
         if what == "error":
-            cure = "see what rank 0 says"
-            raise StorageError.about("rank 0 cannot read the source", found=rest[0], cure=cure)
+            fix = "see what rank 0 says"
+            raise StorageError.about("rank 0 cannot read the source", found=rest[0], fix=fix)
 
         self.beginning, span = rest
         # Of another log, the records of the span would never come.
@@ -169,12 +169,10 @@ class FollowingSupply(LocalSupply):
             return
 
         self.close()
-        cure = "give all ranks the same source; a queue or a socket, one journal= folder that all can read"
+        fix = "give all ranks the same source; a queue or a socket, one journal= folder that all can read"
         what = "the ranks read different logs"
         found = f"{self._own.identity} on this rank"
-        raise UsageError.about(
-            what, place=self._source.place, found=found, expected=f"{theirs}, as on rank 0", cure=cure
-        )
+        raise UsageError.about(what, place=self._source.place, found=found, expected=f"{theirs}, as on rank 0", fix=fix)
 
     def wait(self, timeout: float | None) -> None:
         deadline = None

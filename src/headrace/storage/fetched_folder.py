@@ -56,7 +56,7 @@ class FetchedFolder:
                 place=place,
                 found=error.strerror or error,
                 expected="a folder that this user may write to",
-                cure="name one by TMPDIR in the environment, or cache_dir= of headrace.open",
+                fix="name one by TMPDIR in the environment, or cache_dir= of headrace.open",
             ) from error
 
         self.path = str(Path(folder, FILES))

@@ -345,9 +345,9 @@ def current() -> Lookup:
 def not_found(url: str, found: str = "nothing") -> DatasetNotFoundError:
     """Returns the error for data that are not there."""
     expected = "an object, or a folder with objects in it"
-    cure = "correct the URL; upper and lower case matter"
+    fix = "correct the URL; upper and lower case matter"
     if parse(url).scheme in HTTP_SCHEMES:
         expected = "a file, or a folder that `headrace pack` has made: web servers cannot list other folders"
-        cure = f"{cure}; of a folder, give the URLs of its files as a list, or as a range: part-{{000..127}}.tar"
+        fix = f"{fix}; of a folder, give the URLs of its files as a list, or as a range: part-{{000..127}}.tar"
 
-    return DatasetNotFoundError.about("there are no such data", place=url, found=found, expected=expected, cure=cure)
+    return DatasetNotFoundError.about("there are no such data", place=url, found=found, expected=expected, fix=fix)

@@ -96,8 +96,8 @@ def parse(url: str) -> Location:
         raise _wrong_url(url, "a space or line break in the name of the bucket", f"{scheme}://BUCKET/KEY", "remove it")
 
     if not container.partition("@")[0]:
-        cure = f"write the name of the bucket behind the slashes: {scheme}://BUCKET/{key.lstrip('/')}"
-        raise _wrong_url(url, "no bucket", f"{scheme}://BUCKET/KEY", cure)
+        fix = f"write the name of the bucket after the slashes: {scheme}://BUCKET/{key.lstrip('/')}"
+        raise _wrong_url(url, "no bucket", f"{scheme}://BUCKET/KEY", fix)
 
     return Location(scheme, container, key)
 
@@ -169,22 +169,22 @@ def bound_path(path: str | os.PathLike[str]) -> str:
     except RuntimeError as error:
         name = given.partition("/")[0]
         what = "this path has no home"
-        cure = "write the path from the root, or ./~... for a name that begins so"
+        fix = "write the path from the root, or ./~... for a name that begins so"
         found = f"{name}, but no such user is known"
-        raise UsageError.about(what, place=given, found=found, expected="~ or ~USER", cure=cure) from error
+        raise UsageError.about(what, place=given, found=found, expected="~ or ~USER", fix=fix) from error
 
 
 def _scheme_and_rest(url: str) -> tuple[str, str]:
     """Returns the usual name of the scheme, and what stands behind the slashes."""
     match = URL.match(url)
     if match is None:
-        cure = "write it like s3://bucket/key, or give a path without a scheme"
-        raise _wrong_url(url, repr(url), "SCHEME://CONTAINER/KEY", cure)
+        fix = "write it like s3://bucket/key, or give a path without a scheme"
+        raise _wrong_url(url, repr(url), "SCHEME://CONTAINER/KEY", fix)
 
     if match["slashes"] == "/":
-        cure = f"did you mean {shown_url(url)}? pathlib.Path makes one slash of two: give URLs as text"
+        fix = f"did you mean {shown_url(url)}? pathlib.Path makes one slash of two: give URLs as text"
         scheme = match["scheme"]
-        raise _wrong_url(url, f"{scheme}:/ with one slash, as it was given", f"{scheme}:// with two", cure)
+        raise _wrong_url(url, f"{scheme}:/ with one slash, as it was given", f"{scheme}:// with two", fix)
 
     scheme = match["scheme"].lower()
     return SAME_SCHEMES.get(scheme, scheme), match["rest"]
@@ -195,8 +195,8 @@ def _path_of_file_url(rest: str, shown: str) -> str:
     host, _, path = rest.partition("/")
     host = host.rpartition("@")[2]
     if host not in ("", "localhost"):
-        cure = "write three slashes, as in file:///data/train; files of other machines need a mount"
-        raise _wrong_url(shown, f"the host {host!r}", "file:///PATH", cure)
+        fix = "write three slashes, as in file:///data/train; files of other machines need a mount"
+        raise _wrong_url(shown, f"the host {host!r}", "file:///PATH", fix)
 
     return "/" + unquote(path)
 
@@ -213,11 +213,11 @@ def _parse_http(url: str, scheme: str) -> Location:
         raise _wrong_url(url, f"no host and port ({reason})", f"{scheme}://HOST:PORT/PATH", "correct it") from None
 
     if not host:
-        raise _wrong_url(url, "no host", f"{scheme}://HOST/PATH", "write the name of the server behind the slashes")
+        raise _wrong_url(url, "no host", f"{scheme}://HOST/PATH", "write the name of the server after the slashes")
 
     if "%2f" in parts.path.lower():
-        cure = "use the store's own scheme (s3://, gs://), or an address without %2F"
-        raise _wrong_url(url, "a quoted slash (%2F) in the path", "slashes between folders only", cure)
+        fix = "use the store's own scheme (s3://, gs://), or an address without %2F"
+        raise _wrong_url(url, "a quoted slash (%2F) in the path", "slashes between folders only", fix)
 
     if ":" in host:
         host = f"[{host}]"
@@ -233,8 +233,8 @@ def _check_fsspec_knows(scheme: str, url: str) -> None:
     import fsspec
 
     if scheme in FSSPEC_ONLY_CHAINED or "::" in url:
-        cure = "give the URL of the file itself; headrace has a cache of its own (cache_dir=)"
-        raise _wrong_url(url, "a URL inside of a URL", "SCHEME://CONTAINER/KEY", cure)
+        fix = "give the URL of the file itself; headrace has a cache of its own (cache_dir=)"
+        raise _wrong_url(url, "a URL inside of a URL", "SCHEME://CONTAINER/KEY", fix)
 
     try:
         fsspec.get_filesystem_class(scheme)
@@ -242,20 +242,20 @@ def _check_fsspec_knows(scheme: str, url: str) -> None:
         module = getattr(error.__cause__, "name", None) or scheme
         missing = PACKAGES.get(module, module)
         what = f"URLs that begin with {scheme}:// need a package that is not installed"
-        cure = f"pip install {missing}"
-        raise MissingExtraError.about(what, place=shown_url(url), found=str(error), cure=cure) from error
+        fix = f"pip install {missing}"
+        raise MissingExtraError.about(what, place=shown_url(url), found=str(error), fix=fix) from error
     except ValueError:
         expected = (
             "s3, gs, az, http, https or file, or a scheme of fsspec (hf, sftp, hdfs, ftp, ...); or a database; brokers "
             "and sockets are for headrace.follow"
         )
-        cure = (
+        fix = (
             "correct the scheme; pip install 'headrace[cloud]' brings s3, gs, az, http and https, and a package with "
             "an fsspec filesystem brings its own, such as huggingface_hub for hf"
         )
-        raise _wrong_url(url, f"the scheme {scheme!r}, which is not known", expected, cure) from None
+        raise _wrong_url(url, f"the scheme {scheme!r}, which is not known", expected, fix) from None
 
 
-def _wrong_url(url: str, found: str, expected: str, cure: str) -> UsageError:
+def _wrong_url(url: str, found: str, expected: str, fix: str) -> UsageError:
     """Returns the error for a URL that cannot be used."""
-    return UsageError.about("cannot use a URL", place=shown_url(url), found=found, expected=expected, cure=cure)
+    return UsageError.about("cannot use a URL", place=shown_url(url), found=found, expected=expected, fix=fix)

@@ -146,16 +146,16 @@ def _fetch(store: Store, info: ObjectInfo, threads: ThreadPoolExecutor, report: 
 def _no_room(url: str, folder: str, needed: int, reason: str, *, is_cache: bool = False) -> MachineError:
     """Returns the error for a disk that is full. folder: on this machine."""
     free = shutil.disk_usage(folder).free
-    cure = (
+    fix = (
         "make room there, or name a folder on a larger disk: cache_dir= of headrace.open, or TMPDIR in the environment"
     )
     if is_cache:
-        cure = "make room there, or name a folder on a larger disk by cache_dir="
+        fix = "make room there, or name a folder on a larger disk by cache_dir="
 
     return MachineError.about(
         "no room for data that must be fetched whole",
         place=f"{url}, fetched into {folder}",
         found=f"{reason}: {free:,} bytes are free",
         expected=f"{needed:,} bytes",
-        cure=cure,
+        fix=fix,
     )

@@ -64,7 +64,7 @@ class Attempts:
                 place=self._folder,
                 found="no such folder",
                 expected="the folder that the process made which created the counter",
-                cure="keep the Attempts (or what holds it) there for as long as other processes count",
+                fix="keep the Attempts (or what holds it) there for as long as other processes count",
             ) from error
 
         try:

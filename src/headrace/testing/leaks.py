@@ -77,7 +77,7 @@ def no_leaks(*, memory: int | None = None, timeout: float = 10.0) -> Iterator[No
             "something was left behind",
             found="\n            ".join(lines),
             expected="the children, threads, descriptors and shared memory that were there before",
-            cure="close, join or wait for each; or run the code once before, if a library keeps it on purpose",
+            fix="close, join or wait for each; or run the code once before, if a library keeps it on purpose",
         )
         raise LeakError(message)
 

@@ -45,7 +45,7 @@ class Leak:
 class Balloon:
     """Takes memory step by step and frees it: one sample that is far larger than the others.
 
-    On the way there a `MemoryError` is raised or the OOM killer ends a process, if the machine or a control group
+    On the way there a `MemoryError` is raised or the OOM killer ends a process, if the machine or a cgroup
     allows less. Without such a limit this really takes the memory: run it in a container.
 
     Attributes:

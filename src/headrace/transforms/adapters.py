@@ -143,8 +143,8 @@ class Albumentations:
         try:
             made = self.compose.to_dict()
         except (NotImplementedError, ValueError) as error:
-            cure = "give its Lambda a name, and declare the step with headrace.step(..., version=...)"
-            raise UsageError.about("cannot compare a transform", found=str(error), cure=cure) from error
+            fix = "give its Lambda a name, and declare the step with headrace.step(..., version=...)"
+            raise UsageError.about("cannot compare a transform", found=str(error), fix=fix) from error
 
         names = (self.image, self.masks, self.bboxes, self.keypoints, self.labels)
         return json.dumps([names, made], default=repr, sort_keys=True)
@@ -368,8 +368,8 @@ def _pil(encoded: object) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        cure = "pip install 'headrace[images]'"
-        raise MissingExtraError.about("images need Pillow", found=str(error), cure=cure) from error
+        fix = "pip install 'headrace[images]'"
+        raise MissingExtraError.about("images need Pillow", found=str(error), fix=fix) from error
 
     return Image.fromarray(decode(encoded))
 
@@ -379,8 +379,8 @@ def _tv_tensors() -> Any:
         from torchvision import tv_tensors
     except (ImportError, RuntimeError) as error:
         # RuntimeError: a torchvision that was built for another torch.
-        cure = "pip install torchvision, in the version that belongs to torch"
-        raise MissingExtraError.about("targets need torchvision", found=str(error), cure=cure) from error
+        fix = "pip install torchvision, in the version that belongs to torch"
+        raise MissingExtraError.about("targets need torchvision", found=str(error), fix=fix) from error
 
     return tv_tensors
 

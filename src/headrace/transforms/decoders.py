@@ -159,8 +159,8 @@ def rgb_by_pillow(data: memoryview, place: object, at_most: Size | None = None) 
                 image.draft(None, (at_most[1], at_most[0]))
             return convert_to_rgb(image)
     except Image.DecompressionBombError as error:
-        cure = "remove the image, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
-        raise undecodable(place, str(error), cure) from error
+        fix = "remove the image, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        raise undecodable(place, str(error), fix) from error
     except UnidentifiedImageError as error:
         raise undecodable(place, _unknown(data)) from error
     except DECODE_FAILURES as error:
@@ -192,13 +192,13 @@ def _without_pillow(data: memoryview, header: ImageHeader | None, divisor: int, 
     if installed:
         raise undecodable(place, _unknown(data))
 
-    cure = "pip install 'headrace[images]' (Pillow and simplejpeg), or pip install opencv-python-headless"
+    fix = "pip install 'headrace[images]' (Pillow and simplejpeg), or pip install opencv-python-headless"
     if _has_simplejpeg():
         what = "this image needs Pillow or OpenCV"
     else:
         what = "images need Pillow, simplejpeg or OpenCV"
 
-    raise MissingExtraError.about(what, place=place, cure=cure)
+    raise MissingExtraError.about(what, place=place, fix=fix)
 
 
 def _guessed_by_simplejpeg(data: memoryview, place: object) -> Pixels:
@@ -227,10 +227,10 @@ def _unknown(data: memoryview) -> str:
     return "no bytes"
 
 
-def undecodable(place: object, found: str, cure: str = "restore or remove it") -> SampleError:
+def undecodable(place: object, found: str, fix: str = "restore or remove it") -> SampleError:
     """Returns the error for an image that cannot be decoded."""
     expected = "an image that Pillow can decode"
-    return SampleError.about("cannot decode an image", place=place, found=found, expected=expected, cure=cure)
+    return SampleError.about("cannot decode an image", place=place, found=found, expected=expected, fix=fix)
 
 
 def shrunk(header: ImageHeader, divisor: int) -> Size:

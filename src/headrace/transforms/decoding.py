@@ -200,9 +200,9 @@ def rgb_array(array: NDArray[Any]) -> Pixels:
     known = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
     if not known or array.dtype not in (np.uint8, np.uint16) or 0 in array.shape:
         expected = "uint8 or uint16, [height, width] or [height, width, 1, 3 or 4], not empty"
-        cure = "convert it first: (255 * image).astype(numpy.uint8), or image.transpose(1, 2, 0)"
+        fix = "convert it first: (255 * image).astype(numpy.uint8), or image.transpose(1, 2, 0)"
         found = f"{array.dtype} {list(array.shape)}"
-        raise UsageError.about("cannot take an array for an image", found=found, expected=expected, cure=cure)
+        raise UsageError.about("cannot take an array for an image", found=found, expected=expected, fix=fix)
 
     if array.dtype == np.uint16:
         array = (array >> 8).astype(np.uint8)
@@ -242,8 +242,8 @@ def _buffer(data: Any) -> memoryview:
         return memoryview(data)
     except TypeError as error:
         expected = "encoded bytes, a path, a PIL image, an array [height, width, 3] or a tensor [3, height, width]"
-        cure = "for samples that are dictionaries or tuples, say which entry is the image: on='image'"
-        raise UsageError.about("not an image", found=type(data).__name__, expected=expected, cure=cure) from error
+        fix = "for samples that are dictionaries or tuples, say which entry is the image: on='image'"
+        raise UsageError.about("not an image", found=type(data).__name__, expected=expected, fix=fix) from error
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:

@@ -33,8 +33,8 @@ def refuse_missing(sample: Mapping[str, Any], names: Sequence[str], adapter: str
 
     if missing:
         found = "entries " + ", ".join(map(repr, sample))
-        cure = f"name the sample's own entries: {adapter}(transform, image=...)"
-        raise UsageError.about(f"no entry {missing[0]!r} in a sample", found=found, cure=cure)
+        fix = f"name the sample's own entries: {adapter}(transform, image=...)"
+        raise UsageError.about(f"no entry {missing[0]!r} in a sample", found=found, fix=fix)
 
 
 def as_array(value: object) -> NDArray[Any]:
@@ -89,7 +89,7 @@ def entry_of(batch: Any, key: str | int | None, place: str) -> Any:
         place=f"{place}(key={key!r})",
         found=found,
         expected="a mapping with that key, or a tuple or list with an entry of that number",
-        cure="name the batch's own entry; key=None if the batch itself is meant",
+        fix="name the batch's own entry; key=None if the batch itself is meant",
     )
 
 

@@ -145,7 +145,7 @@ class DecodeJpegs(torch.nn.Module):
                     place=_place_of(number, self.key),
                     found=f"{image.shape[1]} x {image.shape[2]} pixels",
                     expected=f"{first[1]} x {first[2]} pixels, as image 0 has",
-                    cure=f"say what size they shall have: {PLACE}(size=(height, width))",
+                    fix=f"say what size they shall have: {PLACE}(size=(height, width))",
                 )
 
         return torch.stack(images)
@@ -191,7 +191,7 @@ def _no_images(found: str, place: str) -> UsageError:
         place=place,
         found=found,
         expected="a list with the bytes of each image, or with tensors uint8 [bytes]",
-        cure="have the dataset return the bytes of the file, and say by key= where they are in the batch",
+        fix="have the dataset return the bytes of the file, and say by key= where they are in the batch",
     )
 
 

@@ -59,8 +59,8 @@ def library_for(device: torch.device) -> JpegLibrary | None:
 
     library, missing = _installed()
     if library is None:
-        cure = "install torchcodec (0.16 or later), or have workers decode, by headrace.transforms.EvalImages"
-        say_on_cpu(device, f"no library decodes JPEGs there ({missing}); {cure}")
+        fix = "install torchcodec (0.16 or later), or have workers decode, by headrace.transforms.EvalImages"
+        say_on_cpu(device, f"no library decodes JPEGs there ({missing}); {fix}")
     return library
 
 

@@ -75,8 +75,8 @@ class Normalize:
         if images.dtype != torch.uint8 or images.ndim < 3 or images.shape[-3] != len(self.mean):
             found = f"{images.dtype} {list(images.shape)}"
             expected = f"uint8 [batch, {len(self.mean)}, height, width]"
-            cure = "leave images as uint8 up to here: no ToDtype, no division by 255"
-            raise UsageError.about("cannot normalize", found=found, expected=expected, cure=cure)
+            fix = "leave images as uint8 up to here: no ToDtype, no division by 255"
+            raise UsageError.about("cannot normalize", found=found, expected=expected, fix=fix)
 
         scale, offset = self._constants(images.device)
         if images.device.type == "cpu":

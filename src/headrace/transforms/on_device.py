@@ -133,8 +133,8 @@ def _values(entry: object) -> Tensor:
         tensor = getattr(entry, "values", entry)
 
     if not isinstance(tensor, Tensor):
-        cure = "stack or pad the entry in the loader first"
-        raise UsageError.about("not a tensor", found=type(entry).__name__, expected="a tensor", cure=cure)
+        fix = "stack or pad the entry in the loader first"
+        raise UsageError.about("not a tensor", found=type(entry).__name__, expected="a tensor", fix=fix)
 
     return tensor
 

@@ -23,7 +23,7 @@ class CrashReport(NamedTuple):
     key: Any
     """The key of the sample that it was loading; None if it was not loading a single one."""
     oom_kills: int
-    """Processes of the control group that the kernel killed for want of memory since the last death."""
+    """Processes of the cgroup that the kernel killed for want of memory since the last death."""
     stacks: str
     after: float | None
     """Seconds after which it was ended because it hung; None: it died."""
@@ -43,7 +43,7 @@ class CrashReport(NamedTuple):
         if self.exitcode is not None and self.exitcode < 0:
             why = ""
             if self.oom_kills:
-                why = f"; meanwhile the kernel killed {self.oom_kills} of this control group for want of memory"
+                why = f"; meanwhile the kernel killed {self.oom_kills} of this cgroup for want of memory"
             return f"was killed by signal {_name(-self.exitcode)}{why}"
 
         if self.exitcode is None:

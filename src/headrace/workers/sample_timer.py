@@ -148,7 +148,7 @@ def too_slow(seconds: float, stack: str = "", doing: str | None = None) -> Sampl
         place=doing,
         found=f"no progress for {seconds:g} s",
         expected="a sample within the timeout of on_error",
-        cure="mend what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
+        fix="fix what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
     )
     error = SampleTimeoutError(message)
     if stack:

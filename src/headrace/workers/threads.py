@@ -57,7 +57,7 @@ LOGGER = logging.getLogger("headrace")
 GRACE = 5.0
 """Seconds that threads have to finish their sample when they are stopped; then they are left alone."""
 
-CURE = 'draw from headrace.rng() in its place, or use backend="process"'
+FIX = 'draw from headrace.rng() in its place, or use backend="process"'
 """What to do about a dataset that draws from generators that threads share."""
 
 
@@ -326,7 +326,7 @@ class ThreadExecutor:
                 found="draws from the generators of random, NumPy or torch, or from one that the dataset holds (in "
                 "samples, transforms or the collate function; or another thread of your program draws)",
                 expected="random numbers from headrace.rng(), which is seeded for each sample in each thread",
-                cure=CURE,
+                fix=FIX,
             )
         if self._may_draw and not self._warned:
             self._warned = True
@@ -347,7 +347,7 @@ class ThreadExecutor:
         warn(
             f"random generators that threads share moved while a batch of {self._name} was made and your program ran. "
             "If it was the dataset that drew from them, this batch and others do not have the numbers that seed= "
-            f"says: then {CURE}"
+            f"says: then {FIX}"
         )
 
     def prepare(self, count: int, begin: Callable[[Any], Any]) -> None:

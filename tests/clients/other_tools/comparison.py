@@ -28,11 +28,11 @@ Result = Literal["equal", "refused", "told", "fault"]
 COLUMN = "quality"
 """The name of the column that is looked at: no word of it is in a path, or in any message about other things."""
 
-PARTS = ("place:", "found:", "expected:", "cure:")
+PARTS = ("place:", "found:", "expected:", "fix:")
 """What each error has."""
 
-BLAME = re.compile(r"cure: +restore the (file|shard)(, or (pack the data|make it) again)?$", re.MULTILINE)
-"""A cure that is none: all these files are sound."""
+BLAME = re.compile(r"fix: +restore the (file|shard)(, or (pack the data|make it) again)?$", re.MULTILINE)
+"""A fix that is none: all these files are sound."""
 
 
 @dataclass(frozen=True)

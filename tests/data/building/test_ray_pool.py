@@ -117,7 +117,7 @@ def test_a_machine_that_does_not_see_the_folder_is_named(tmp_path: Path) -> None
     with pytest.raises(DatasetError, match="does not see the folder") as caught:
         pool.run([0], 1, lambda piece, result: None)
     assert str(tmp_path / "elsewhere") in str(caught.value)
-    assert "cure:     choose a target in a folder that all machines share" in str(caught.value)
+    assert "fix:      choose a target in a folder that all machines share" in str(caught.value)
 
 
 def test_a_machine_with_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

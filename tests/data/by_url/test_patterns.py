@@ -50,7 +50,7 @@ def test_samples_in_files_of_their_own_belong_to_a_folder(open_in: tuple[Open, s
     with pytest.raises(UsageError) as caught:
         opened("*.jpg")
     assert "found:    3 matching" in str(caught.value)
-    assert f"cure:     open the folder {folder}\n" in f"{caught.value}\n"
+    assert f"fix:      open the folder {folder}\n" in f"{caught.value}\n"
 
 
 def test_a_format_of_patterns_wants_its_name_for_another_ending(open_in: tuple[Open, str]) -> None:
@@ -71,7 +71,7 @@ def test_one_match_is_offered(open_in: tuple[Open, str]) -> None:
     opened, folder = open_in
     with pytest.raises(UsageError) as caught:
         opened("[2-9].npz")
-    assert f"cure:     open {folder}/2.npz" in str(caught.value)
+    assert f"fix:      open {folder}/2.npz" in str(caught.value)
 
 
 def test_a_url_with_a_space_in_front_is_told() -> None:

@@ -97,7 +97,7 @@ def test_redirects_that_never_end_are_an_error_at_once(faulty_server: FaultyServ
     faulty_server.moved = {"/x.tar": (302, f"{faulty_server.url}/x.tar")}
     with pytest.raises(StorageError, match="more than 10 redirects") as caught:
         headrace.open(f"{faulty_server.url}/x.tar")
-    for part in ("place:", "found:", "expected:", "cure:"):
+    for part in ("place:", "found:", "expected:", "fix:"):
         assert part in str(caught.value)
     # A HEAD, and the GET that would say why: each once.
     assert len(faulty_server.requests) <= 22

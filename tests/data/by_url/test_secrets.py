@@ -80,7 +80,7 @@ def test_no_command_shows_a_secret(url: str) -> None:
 
 
 def test_two_slashes_are_offered_where_they_are_missing() -> None:
-    with pytest.raises(HeadraceError, match="two slashes behind the colon: https://"):
+    with pytest.raises(HeadraceError, match="two slashes after the colon: https://"):
         headrace.open("https:host/train.tar")
 
 

@@ -163,7 +163,7 @@ def test_a_signature_that_has_expired_is_named_so(signing: FaultyServer, several
         headrace.open(urls if several else urls[0])
     text = str(caught.value)
     assert "2020-05-17 12:30" in text
-    assert "sign it anew" in text
+    assert "sign it again" in text
     for signature in signatures(signing):
         assert signature not in all_texts(caught.value)
 
@@ -174,7 +174,7 @@ def test_a_signature_that_expires_between_reads_is_named_so(signing: FaultyServe
     with pytest.raises(StorageError, match="SignatureDoesNotMatch") as caught:
         data[3]
     assert "the query of the URL" in str(caught.value)
-    assert "sign it anew" in str(caught.value)
+    assert "sign it again" in str(caught.value)
     for signature in signatures(signing):
         assert signature not in all_texts(caught.value)
 

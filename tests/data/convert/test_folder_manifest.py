@@ -102,7 +102,7 @@ def test_what_the_manifest_does_not_name_is_never_lost(packed: Path, source: Pat
     assert (packed / "cat" / "mine.txt").read_text() == "mine"
 
 
-def test_other_data_beside_an_old_manifest_are_refused_with_the_cure(packed: Path) -> None:
+def test_other_data_beside_an_old_manifest_are_refused_with_the_fix(packed: Path) -> None:
     shutil.rmtree(packed)
     (packed / "cat").mkdir(parents=True)
     (packed / "cat" / "1.png").write_bytes(b"1")

@@ -157,7 +157,7 @@ def test_a_piece_that_was_damaged_in_between_is_made_again(arrow: Case) -> None:
 
 def assert_helps(text: str, case: Case) -> None:
     assert "Traceback" not in text
-    assert all(word in text for word in ("headrace: ", "place:", "found:", "cure:"))
+    assert all(word in text for word in ("headrace: ", "place:", "found:", "fix:"))
     assert str(case.target.parent) in text
 
 
@@ -228,7 +228,7 @@ def test_two_packs_at_once_do_not_mix(case: Case, where: str, other: dict[str, i
         case.run(**other)
         assert case.made() == allowed[1]
     except HeadraceError as error:
-        assert "cure:" in str(error)
+        assert "fix:" in str(error)
     status, text = first.end()
     assert "Traceback" not in text
     assert status == 0 or "headrace: " in text
@@ -311,7 +311,7 @@ REFUSED: dict[str, Refused] = {
     "foreign files": (FormatError, lambda root: root / "foreign", {}, "did not pack"),
     "a file in the way": (FormatError, lambda root: root / "foreign" / "mine.txt", {"format": "arrow"}, "already"),
     "a folder in the way": (FormatError, lambda root: root / "foreign", {"format": "hdf5"}, "already"),
-    "below a file": (DatasetError, lambda root: root / "foreign" / "mine.txt" / "data", {}, "cure:"),
+    "below a file": (DatasetError, lambda root: root / "foreign" / "mine.txt" / "data", {}, "fix:"),
     "where nobody may write": (DatasetError, lambda root: "/proc/data", {}, "/proc"),
     "symbolic links in a circle": (HeadraceError, lambda root: root / "circle", {}, "circle"),
     "a name too long": (DatasetError, lambda root: root / ("x" * 250), {}, "too long"),

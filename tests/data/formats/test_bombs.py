@@ -112,7 +112,7 @@ def test_what_asks_for_too_much_is_refused_before_memory_is_taken(case: str, ask
     assert answer["status"] == 0, answer
     assert answer["error"] in ("FormatError", "SampleError", "MachineError"), answer
     assert "place:" in answer["text"]
-    assert "cure:" in answer["text"]
+    assert "fix:" in answer["text"]
     assert case in LATE or not OUT_OF_MEMORY.search(answer["text"]), answer
     assert answer["grown"] <= ROOM, answer
 

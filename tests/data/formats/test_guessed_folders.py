@@ -192,7 +192,7 @@ def test_what_is_known_and_not_read_is_refused_by_its_name(kind: str, tmp_path: 
     make(tmp_path / "data")
     with pytest.raises(FormatError) as caught:
         headrace.open(tmp_path / "data")
-    assert all(word in str(caught.value) for word in (*told, "cure")), str(caught.value)
+    assert all(word in str(caught.value) for word in (*told, "fix:")), str(caught.value)
     # Who wants the bytes says so.
     assert len(headrace.open(tmp_path / "data", format="folder")) > 0
 

@@ -36,7 +36,7 @@ def test_a_whole_number_above_64_bits_is_named_with_its_place(form: str, value: 
     text = str(caught.value)
     assert f"{path}, sample 2, column 'x'" in text
     assert str(value) in text
-    assert "cure:" in text
+    assert "fix:" in text
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl"])

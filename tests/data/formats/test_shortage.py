@@ -47,7 +47,7 @@ def test_no_format_says_that_data_are_damaged_on_a_machine_that_is_short(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("format", ["arrow", "parquet", "csv", "jsonl", "huggingface"])
-def test_too_few_threads_are_named_with_a_cure(format: str, outcomes: dict[str, tuple[str, str]]) -> None:
+def test_too_few_threads_are_named_with_a_fix(format: str, outcomes: dict[str, tuple[str, str]]) -> None:
     kind, text = outcomes[f"{format}, no threads"]
     assert kind == "MachineError"
     assert "short of threads or processes" in text

@@ -134,14 +134,14 @@ REFUSED = (
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # what a library unpickles with a warning, it unpickles
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
-def test_what_could_run_is_refused_and_a_cure_named(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_run_is_refused_and_a_fix_named(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), os.pathsep)
     monkeypatch.syspath_prepend(tmp_path)
     path = make(tmp_path, tmp_path / "mark")
     with pytest.raises((FormatError, SampleError)) as caught:
         headrace.open(path)[0]
     assert not (tmp_path / "mark").exists()
-    assert re.search(r"trust=True|allow_pickle|trust whoever|into a file of its own|convert it", str(caught.value))
+    assert re.search(r"trust=True|allow_pickle|trust the author|into a file of its own|convert it", str(caught.value))
 
 
 def in_lmdb(room: Path, mark: Path) -> Path:

@@ -290,7 +290,7 @@ def test_the_message_says_what_each_mirror_did(mirror: Mirror, target: Path, pat
     assert lines[2] == f"  found:    {urls[0]}: status 404 Not Found"
     assert lines[3] == f"            {urls[1]}: 300,000 bytes with the checksum {md5(OTHER)}"
     assert lines[4] == f"  expected: a file with the checksum {md5(DATA)}"
-    assert lines[5].startswith("  cure:     ")
+    assert lines[5].startswith("  fix:      ")
 
 
 def test_an_empty_file_arrives_too(mirror: Mirror, target: Path) -> None:

@@ -132,7 +132,7 @@ def test_workers_whose_main_process_is_killed_let_go_of_the_cache(tmp_path: Path
     assert_whole(tmp_path)
 
 
-def test_a_worker_that_is_killed_is_an_error_with_a_cure(tmp_path: Path, start: Start) -> None:
+def test_a_worker_that_is_killed_is_an_error_with_a_fix(tmp_path: Path, start: Start) -> None:
     child = start(workers=2, gate=GATE)
     child.wait_until_there()
     for process in set(child.running()) - {child.number}:
@@ -141,7 +141,7 @@ def test_a_worker_that_is_killed_is_an_error_with_a_cure(tmp_path: Path, start: 
             os.kill(process, signal.SIGKILL)
     status, text = child.end()
     assert status == 1
-    assert all(word in text for word in ("DatasetError", "interrupted", "cure:", "run the same again"))
+    assert all(word in text for word in ("DatasetError", "interrupted", "fix:", "run the same again"))
     opened(tmp_path)
     assert_whole(tmp_path)
 
@@ -352,7 +352,7 @@ def test_files_that_may_not_grow_leave_the_old_cache_and_it_goes_on(
     (tmp_path / "calls").write_text("")
     status, text = start(limit=limit, workers=workers, factor=3.0).end()
     assert status == 1
-    assert all(word in text for word in ("DatasetError", "could not be built", "cure:", str(tmp_path / "c")))
+    assert all(word in text for word in ("DatasetError", "could not be built", "fix:", str(tmp_path / "c")))
     assert digest(opened(tmp_path)) == expected()
     assert start(factor=3.0).end()[0] == 0
     if limit > 400:  # pieces were kept, but for those that were larger
@@ -375,7 +375,7 @@ def test_a_full_disk_leaves_the_old_cache_and_it_goes_on(tmp_path: Path, small_d
     opened(tmp_path)
     filler = small_disk / ".staged.json.filler"
     filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 24_000))
-    with pytest.raises(DatasetError, match=r"could not be built(.|\n)*No space left(.|\n)*cure:"):
+    with pytest.raises(DatasetError, match=r"could not be built(.|\n)*No space left(.|\n)*fix:"):
         opened(tmp_path, factor=3.0, stale="rebuild")
     assert digest(opened(tmp_path)) == expected()
     filler.unlink()

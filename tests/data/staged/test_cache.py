@@ -1,4 +1,4 @@
-"""What lies in a cache comes out of it; one that is out of date, damaged or in the way is an error with a cure."""
+"""What lies in a cache comes out of it; one that is out of date, damaged or in the way is an error with a fix."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_any_format_gives_the_same_samples_or_is_refused_at_once(tmp_path: Path,
         plain = Staged(source).map(without_images)
         assert same(batch, next(iter(headrace.DataLoader(plain, batch_size=4, shuffle=True, seed=1))))
         return
-    with pytest.raises(FormatError, match=rf"{format}(.|\n)*cure:"):
+    with pytest.raises(FormatError, match=rf"{format}(.|\n)*fix:"):
         opened()
     assert not (tmp_path / "c").exists() or left_in(tmp_path / "c") == []
 
@@ -150,7 +150,7 @@ def test_a_change_of_steps_is_named_and_built_anew_when_asked(
     with caplog.at_level(logging.INFO, "headrace"):
         made = Staged(SOURCE, after, cache=tmp_path / "c", stale="rebuild")
     assert [one.levelname for one in caplog.records] == ["WARNING"]
-    assert caplog.records[0].getMessage().count("is built anew") == 1
+    assert caplog.records[0].getMessage().count("is rebuilt") == 1
     assert is_whole(made, [Staged(SOURCE, after)[key] for key in range(6)])
     assert len(left_in(tmp_path / "c")) == 1
     caplog.clear()
@@ -276,7 +276,7 @@ def test_files_of_others_are_never_taken_for_a_cache(tmp_path: Path) -> None:
         folder = tmp_path / name.replace("/", "_")
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("precious")
-        with pytest.raises(UsageError, match=r"already(.|\n)*cure:"):
+        with pytest.raises(UsageError, match=r"already(.|\n)*fix:"):
             Staged(SOURCE, cache=folder)
         assert (folder / name).read_text() == "precious"
 

@@ -51,7 +51,7 @@ WRONG: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_place_that_cannot_be_used_is_an_error(tmp_path: Path, wrong: str) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(HeadraceError, match=r"place:(.|\n)*(cure|expected):") as caught:
+    with pytest.raises(HeadraceError, match=r"place:(.|\n)*(fix|expected):") as caught:
         Staged(SOURCE, cache=WRONG[wrong](tmp_path))
     assert "damaged" not in str(caught.value)
     assert {one.name for one in tmp_path.iterdir()} <= {"file", "loop"}
@@ -113,7 +113,7 @@ def test_without_permission_a_cache_opens_if_it_can_be_read(
     else:
         assert told.startswith(DatasetError.__name__)
         assert "Permission denied" in told
-        assert "cure:" in told
+        assert "fix:" in told
 
 
 def test_a_note_that_another_process_writes_at_this_moment_is_no_file_of_the_user_s(
@@ -140,7 +140,7 @@ def test_a_folder_that_may_not_be_written_is_an_error(tmp_path: Path, monkeypatc
     (tmp_path / "c").mkdir(mode=0o555)
 
     def tried() -> str:
-        with pytest.raises(DatasetError, match=r"could not be built(.|\n)*Permission denied(.|\n)*cure:"):
+        with pytest.raises(DatasetError, match=r"could not be built(.|\n)*Permission denied(.|\n)*fix:"):
             Staged(SOURCE, cache="c")
         return "refused"
 

@@ -174,7 +174,7 @@ ODD: dict[str, Any] = {
 
 @pytest.mark.parametrize("odd", ODD)
 def test_what_columns_cannot_hold_is_an_error_with_the_number_of_the_sample(odd: str) -> None:
-    with pytest.raises(SampleError, match=r"'y'(.|\n)*sample 0\b(.|\n)*cure:"):
+    with pytest.raises(SampleError, match=r"'y'(.|\n)*sample 0\b(.|\n)*fix:"):
         Staged(SOURCE[:9], lambda one: {**one, "y": ODD[odd]()}, cache="memory")
 
 
@@ -200,7 +200,7 @@ ALIKE: dict[str, tuple[Any, Any]] = {
 def test_a_sample_unlike_the_others_is_named(where: Any, odd: str) -> None:
     usual, unlike = ALIKE[odd]
     differing = step(lambda one: {**one, "y": unlike if one["id"] == RARE else usual}, version="1")
-    with pytest.raises(SampleError, match=rf"'y'(.|\n)*sample {RARE}\b(.|\n)*cure:"):
+    with pytest.raises(SampleError, match=rf"'y'(.|\n)*sample {RARE}\b(.|\n)*fix:"):
         Staged(SOURCE, differing, cache=where)
 
 
@@ -222,7 +222,7 @@ MIXING: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("mixing", MIXING)
 def test_a_batched_step_that_mixes_samples_is_refused(where: Any, mixing: str) -> None:
-    with pytest.raises(UsageError, match=r"when other samples are with it(.|\n)*'mixing'(.|\n)*cure:"):
+    with pytest.raises(UsageError, match=r"when other samples are with it(.|\n)*'mixing'(.|\n)*fix:"):
         Staged(SOURCE[:100], step(MIXING[mixing], batched=True, name="mixing"), cache=where)
 
 
@@ -311,7 +311,7 @@ def test_samples_without_any_value_are_kept_or_refused_clearly(where: Any, nothi
     try:
         made = Staged([nothing] * 3, cache=where)
     except SampleError as error:
-        assert "cure:" in str(error)
+        assert "fix:" in str(error)
     else:
         assert same(list(made), [nothing] * 3)
 

@@ -53,7 +53,7 @@ def test_a_full_line_is_the_limit_and_more_workers_do_not_help() -> None:
     assert {"slow-read", "too-few-workers"} <= findings(remote(waited=0.0)).keys()
 
 
-def test_where_epochs_repeat_a_cache_is_the_cure() -> None:
+def test_where_epochs_repeat_a_cache_is_the_fix() -> None:
     finding = findings(REMOTE, replace(LOOP, epochs=2, batches=100))["network-limits"]
     assert "cache_dir=" in finding.advice
     assert "from the second epoch on" in finding.advice

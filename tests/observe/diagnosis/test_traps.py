@@ -233,7 +233,7 @@ def test_the_recording_tells_whether_each_worker_has_a_part_of_the_data(
     assert loader.recording.setting.splits is splits
 
 
-def test_every_trap_has_words_and_a_cure() -> None:
+def test_every_trap_has_words_and_a_fix() -> None:
     setting = Setting(traps=tuple(Trap(name, f"Here is {name}.") for name in TRAPS))
     found = list(findings_of_traps(Recording(setting=setting)))
     assert [one.name for one in found] == list(TRAPS)

@@ -33,9 +33,9 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 def not_regular(path: str | os.PathLike[str], mode: int, expected: str = "a regular file") -> FormatError:
     """Returns the error for a path that leads to something that is no file of data."""
-    cure = "remove it, or copy what it gives into a file"
+    fix = "remove it, or copy what it gives into a file"
     what = "data are read from regular files only"
-    return FormatError.about(what, place=os.fspath(path), found=kind_of(mode), expected=expected, cure=cure)
+    return FormatError.about(what, place=os.fspath(path), found=kind_of(mode), expected=expected, fix=fix)
 
 
 def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
@@ -75,7 +75,7 @@ def read_side_file(path: str | os.PathLike[str], limit: int = SIDE_FILE) -> byte
 def too_large(path: str | os.PathLike[str], size: int, limit: int) -> FormatError:
     """Returns the error for a file of `size` bytes that describes data, and is longer than `limit`."""
     found = f"{size:,} bytes"
-    cure = "delete it, or make the data again in fewer files"
+    fix = "delete it, or make the data again in fewer files"
     what = "a file that describes data is too large"
     expected = f"{limit:,} bytes at most"
-    return FormatError.about(what, place=os.fspath(path), found=found, expected=expected, cure=cure)
+    return FormatError.about(what, place=os.fspath(path), found=found, expected=expected, fix=fix)

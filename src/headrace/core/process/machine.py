@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cores() -> int:
-    """Returns how many cores this process may use: those of its affinity, or fewer where a control group says so."""
+    """Returns how many cores this process may use: those of its affinity, or fewer where a cgroup says so."""
     if hasattr(os, "sched_getaffinity"):
         own = len(os.sched_getaffinity(0))
     else:
@@ -23,8 +23,8 @@ def cores() -> int:
 
 @functools.cache
 def _quota() -> float:
-    """Returns how many cores' worth of time the control group may have; infinite if it does not say."""
-    # Version 2 of control groups has both figures in one file, version 1 a file for each. Without a limit the quota
+    """Returns how many cores' worth of time the cgroup may have; infinite if it does not say."""
+    # Version 2 of cgroups has both figures in one file, version 1 a file for each. Without a limit the quota
     # reads "max", or -1.
     quota = "max"
     period = "100000"

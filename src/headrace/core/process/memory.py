@@ -59,7 +59,7 @@ class PeakMemory:
 
 
 def machine_memory() -> int:
-    """Returns the bytes of memory that this process may use: the machine's, or less where a control group says so."""
+    """Returns the bytes of memory that this process may use: the machine's, or less where a cgroup says so."""
     if hasattr(os, "sysconf"):
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     else:
@@ -75,7 +75,7 @@ def machine_memory() -> int:
 
 
 def free_memory() -> int:
-    """Returns the bytes of memory that this process may still take, by the machine and by its control group."""
+    """Returns the bytes of memory that this process may still take, by the machine and by its cgroup."""
     free = machine_memory()
     with contextlib.suppress(OSError):
         free = _kilobytes(Path("/proc/meminfo"), "MemAvailable:") or free
@@ -98,12 +98,12 @@ def give_back_memory() -> None:
 
 
 def oom_kills() -> int:
-    """Returns how many processes of this control group the kernel has killed for want of memory; 0 if nobody counts."""
+    """Returns how many processes of this cgroup the kernel has killed for want of memory; 0 if nobody counts."""
     for path in _counting_files():
         try:
             lines = path.read_text().splitlines()
         except OSError:
-            continue  # another version of control groups, or none
+            continue  # another version of cgroups, or none
 
         for line in lines:
             if line.startswith("oom_kill "):
@@ -113,7 +113,7 @@ def oom_kills() -> int:
 
 
 def _counting_files() -> Iterator[Path]:
-    """Yields where control groups, version 2 and 1, count: first of this process's group, then of the outermost one."""
+    """Yields where cgroups, version 2 and 1, count: first of this process's group, then of the outermost one."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -17,7 +17,7 @@ SHORT = {
 }
 """What is short, by the number of an `OSError`."""
 
-CURES = {
+FIXES = {
     "threads or processes": "raise `ulimit -u` (or the pids limit of the container), or end other processes",
     "memory": "end other processes, raise the memory limit, or load less at a time",
     "open files for this process": "raise `ulimit -n`",
@@ -100,9 +100,9 @@ def _asked(text: str) -> float:
 def machine_error(place: object, what: str, short_of: str, error: BaseException) -> MachineError:
     """Returns the error for work that the machine could not do. short_of: see `shortage`."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    cure = f"{CURES[short_of]}; the data need not be restored for this"
+    fix = f"{FIXES[short_of]}; the data need not be restored for this"
     return MachineError.about(
-        f"the machine is short of {short_of}", place=place, found=f"{lines[0]}, while {what}", cure=cure
+        f"the machine is short of {short_of}", place=place, found=f"{lines[0]}, while {what}", fix=fix
     )
 
 

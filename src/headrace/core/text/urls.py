@@ -78,10 +78,10 @@ def check_server(url: str, place: str, expected: str, *, needs_host: bool = True
             wrong = "this URL has a wrong port"
 
     if wrong:
-        cure = f"correct host and port, a number from 1 to {MOST_PORTS}"
+        fix = f"correct host and port, a number from 1 to {MOST_PORTS}"
         if "@" in url:
-            cure += "; a password with other signs than letters and digits is to be quoted: %2F is a slash"
-        raise UsageError.about(wrong, place=place, found=shown_url(url), expected=expected, cure=cure)
+            fix += "; a password with other signs than letters and digits is to be quoted: %2F is a slash"
+        raise UsageError.about(wrong, place=place, found=shown_url(url), expected=expected, fix=fix)
 
 
 def is_port(text: str) -> bool:
@@ -89,14 +89,14 @@ def is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= len(str(MOST_PORTS)) and 0 < int(text) <= MOST_PORTS
 
 
-def refuse_url(path: object, place: str, cure: str) -> None:
+def refuse_url(path: object, place: str, fix: str) -> None:
     """Raises `UsageError` for a path that is a URL. place: the function or command that was given it.
 
-    cure: what to do instead, as the error says it.
+    fix: what to do instead, as the error says it.
     """
     if not isinstance(path, (str, os.PathLike)) or not is_url(path):
         return
 
     shown = shown_url(os.fsdecode(path))
     what = "this takes no URL"
-    raise UsageError.about(what, place=place, found=shown, expected="a path on this machine", cure=cure)
+    raise UsageError.about(what, place=place, found=shown, expected="a path on this machine", fix=fix)

@@ -78,12 +78,12 @@ def make_pieces(
                     reraise(failure)
                 made(waiting[future], result)
         except BrokenProcessPool as error:
-            cure = (
-                "run the same again, it goes on where it was; with one worker if memory is short; a script of yours "
+            fix = (
+                "run the same again, it resumes where it stopped; with one worker if memory is short; your script "
                 'needs `if __name__ == "__main__":` around what it does, since workers import it'
             )
             found = "a worker process ended unexpectedly (killed, out of memory, or it could not begin)"
-            raise DatasetError.about("the work was interrupted", place=place, found=found, cure=cure) from error
+            raise DatasetError.about("the work was interrupted", place=place, found=found, fix=fix) from error
 
 
 @contextlib.contextmanager

@@ -141,15 +141,13 @@ class RayPool:
             self._exceptions.ObjectLostError,
         )
         if not isinstance(error, lost) or isinstance(error, self._exceptions.RayTaskError):
-            cure = "install the same versions of headrace and torch on all machines, and read Ray's log there"
-            raise ClusterError.about(
-                "a task of Ray could not run", place=self._place, found=found, cure=cure
-            ) from error
+            fix = "install the same versions of headrace and torch on all machines, and read Ray's log there"
+            raise ClusterError.about("a task of Ray could not run", place=self._place, found=found, fix=fix) from error
 
         if self._tries[piece] >= TRIES:
-            cure = "run the same again, it goes on where it was; with fewer tasks at a time if memory is short"
+            fix = "run the same again, it resumes where it stopped; with fewer tasks at a time if memory is short"
             found = f"the process that made piece {piece} was lost {TRIES} times; the last time {found}"
-            raise DatasetError.about("the work was interrupted", place=self._place, found=found, cure=cure) from error
+            raise DatasetError.about("the work was interrupted", place=self._place, found=found, fix=fix) from error
 
     def _result(self, answer: Any) -> Any:
         """Returns what `make` returned. Raises what it raised."""
@@ -159,11 +157,11 @@ class RayPool:
         if answer.versions:
             check_versions(answer.versions, answer.host)
         if answer.unseen:
-            cure = "choose a target in a folder that all machines share (NFS, for example), or in a bucket"
+            fix = "choose a target in a folder that all machines share (NFS, for example), or in a bucket"
             what = "a machine of the cluster does not see the folder of the target"
             found = f"no such folder on {answer.host}"
             expected = f"the folder of {platform.node()}, where this program runs"
-            raise DatasetError.about(what, place=answer.unseen, found=found, expected=expected, cure=cure)
+            raise DatasetError.about(what, place=answer.unseen, found=found, expected=expected, fix=fix)
 
         error = pickle.loads(answer.error)
         if isinstance(error, BaseException):

@@ -31,8 +31,8 @@ SEEN = "seen-"
 
 def raise_busy(target: str | Path) -> NoReturn:
     """Raises `DatasetError` for a target whose lock another process holds."""
-    cure = "wait until it has ended, or choose another target"
-    raise DatasetError.about("another pack is writing this target", place=target, found="its lock", cure=cure)
+    fix = "wait until it has ended, or choose another target"
+    raise DatasetError.about("another pack is writing this target", place=target, found="its lock", fix=fix)
 
 
 class StagingArea:

@@ -218,8 +218,8 @@ def _captured(log: Any, target: str | os.PathLike[str], options: PackOptions, re
     for name in ("columns", "resize", "shards", "shuffle"):
         value = getattr(options, name)
         if value is not None:
-            cure = "pack the log first, and what was made of it with these options then"
-            raise wrong_argument(name, value, "nothing: a log is written as it lies", place="headrace.pack", cure=cure)
+            fix = "pack the log first, and what was made of it with these options then"
+            raise wrong_argument(name, value, "nothing: a log is written as it lies", place="headrace.pack", fix=fix)
 
     return capture(log, target, options.format, report)
 
@@ -237,10 +237,8 @@ def _check_apart(source: str, target: str) -> None:
         overlap = _overlap_here(source, target)
 
     if overlap:
-        cure = "choose another target"
-        raise UsageError.about(
-            "source and target overlap", place=target, found=source, expected="two places", cure=cure
-        )
+        fix = "choose another target"
+        raise UsageError.about("source and target overlap", place=target, found=source, expected="two places", fix=fix)
 
 
 def _overlap_in_store(source: str, target: str) -> bool:
@@ -295,14 +293,12 @@ def _disk_error(error: OSError, staging: Path) -> DatasetError:
     if error.errno in WANT_SPACE:
         what = "packing was interrupted"
         found += _free_bytes(staging)
-        cure = (
-            "make room there (or choose another target) and run the same command again: what is packed so far is kept"
-        )
+        fix = "make room there (or choose another target) and run the same command again: what is packed so far is kept"
     else:
         what = "the data cannot be read, or the target cannot be written"
-        cure = "correct the path, let this user read and write there, or choose another target"
+        fix = "correct the path, let this user read and write there, or choose another target"
 
-    return DatasetError.about(what, place=staging, found=found, cure=cure)
+    return DatasetError.about(what, place=staging, found=found, fix=fix)
 
 
 def format_for(target: str | os.PathLike[str]) -> str:
@@ -321,8 +317,8 @@ def format_for(target: str | os.PathLike[str]) -> str:
 
     if ending not in endings:
         expected = "a folder's name without an ending, or one of " + " ".join(endings)
-        cure = "choose one of these endings, a name without a dot, or name the form: --format, or PackOptions(format=)"
-        what = "no form has this ending"
-        raise UsageError.about(what, place=shown_url(local_path(target)), found=ending, expected=expected, cure=cure)
+        fix = "choose one of these endings, a name without a dot, or name the format: --format, or PackOptions(format=)"
+        what = "no format has this ending"
+        raise UsageError.about(what, place=shown_url(local_path(target)), found=ending, expected=expected, fix=fix)
 
     return endings[ending]

@@ -34,8 +34,8 @@ class AtomicTarget:
             raise FormatError.about("cannot write here", place=target, found=f"{target!r}", expected=expected)
 
         if self.target.is_symlink() and not _leads_somewhere(self.target):
-            cure = "remove it, or choose another target"
-            raise FormatError.about("cannot write here", place=target, found="a link that leads nowhere", cure=cure)
+            fix = "remove it, or choose another target"
+            raise FormatError.about("cannot write here", place=target, found="a link that leads nowhere", fix=fix)
 
         if self.target.exists():
             self._check_replaceable()
@@ -64,8 +64,8 @@ class AtomicTarget:
                 found = f"a folder with {others:,} files or folders, which headrace did not pack"
 
         if found is not None:
-            cure = "choose another target, or remove it yourself"
-            raise FormatError.about("there is something already", place=self.target, found=found, cure=cure)
+            fix = "choose another target, or remove it yourself"
+            raise FormatError.about("there is something already", place=self.target, found=found, fix=fix)
 
     @property
     def _manifest_beside(self) -> Path:

@@ -162,8 +162,8 @@ def _not_utf8(column: pa.ChunkedArray) -> bytes:
 
 
 def _no_utf8(place: str, found: str) -> FormatError:
-    cure = "write it in UTF-8, as by iconv -f LATIN1 -t UTF-8; or read it with pandas and its encoding="
-    return FormatError.about("this text is in another encoding", place=place, found=found, expected="UTF-8", cure=cure)
+    fix = "write it in UTF-8, as by iconv -f LATIN1 -t UTF-8; or read it with pandas and its encoding="
+    return FormatError.about("this text is in another encoding", place=place, found=found, expected="UTF-8", fix=fix)
 
 
 def _check_threads(file: str) -> None:

@@ -59,8 +59,8 @@ def open_flat(path: str, dtype: np.dtype[Any]) -> Reader:
     try:
         check_regular(path)
     except FileNotFoundError as error:
-        cure = "correct the path"
-        raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", cure=cure) from error
+        fix = "correct the path"
+        raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", fix=fix) from error
 
     size = Path(path).stat().st_size
     _check_size(path, size, dtype)
@@ -84,7 +84,7 @@ def _check_size(path: str, size: int, dtype: np.dtype[Any]) -> None:
             place=path,
             found=f"{size:,} bytes",
             expected=f"a multiple of {dtype.itemsize}, the bytes of one {dtype.name}",
-            cure="give the dtype= it was written with, or write the file again if it was cut off",
+            fix="give the dtype= it was written with, or write the file again if it was cut off",
         )
 
 

@@ -94,14 +94,14 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
 
     if not names:
         if manifest is None:
-            cure = "correct the path"
+            fix = "correct the path"
         elif manifest.length == 0:
             return FolderReader(path, LocalSampleFiles(path, names), manifest.schema)
         else:
-            cure = "pack the data again"
+            fix = "pack the data again"
 
         expected = "files, or sub-folders with files"
-        raise DatasetNotFoundError.about("found no files", place=path, found="none", expected=expected, cure=cure)
+        raise DatasetNotFoundError.about("found no files", place=path, found="none", expected=expected, fix=fix)
 
     if manifest is not None:
         if len(names) != manifest.length:
@@ -111,7 +111,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
                 place=path,
                 found=found,
                 expected=f"{manifest.length:,}",
-                cure=f"copy or pack the data again; if these are other data, remove {place_of_manifest(path)}",
+                fix=f"copy or pack the data again; if these are other data, remove {place_of_manifest(path)}",
             )
 
         # A writer without a `path` column numbers its files through all classes: sorted by path, samples would come
@@ -223,8 +223,8 @@ def _files(root: str) -> list[str]:
         if error.errno == errno.ELOOP:
             left_out.append(place.relative_to(root).as_posix())
             return
-        cure = "let this user read the folder, or correct the path"
-        raise DatasetError.about("cannot list a folder", place=place, found=error.strerror, cure=cure) from error
+        fix = "let this user read the folder, or correct the path"
+        raise DatasetError.about("cannot list a folder", place=place, found=error.strerror, fix=fix) from error
 
     for name, entry in entries_below(root, _is_hidden, cannot_list):
         if entry.is_file():
@@ -301,7 +301,7 @@ class FolderReader:
                 place=self.place,
                 found=file,
                 expected=expected,
-                cure="move it into the folder of its class, or remove it, and open the data again",
+                fix="move it into the folder of its class, or remove it, and open the data again",
             )
 
         return self._labels[folder]
@@ -320,9 +320,9 @@ class _FolderWriter:
         if len(contents) != 1:
             found = ", ".join(schema.names)
             expected = "one column of bytes or text, and at most path and label besides"
-            cure = "choose them with columns="
+            fix = "choose them with columns="
             raise FormatError.about(
-                "a folder of files cannot hold this", place=path, found=found, expected=expected, cure=cure
+                "a folder of files cannot hold this", place=path, found=found, expected=expected, fix=fix
             )
 
         self._content = contents[0]
@@ -375,13 +375,13 @@ class _FolderWriter:
             if "label" in row and self._label_of(row) != path.partition("/")[0]:
                 found = f"path {path!r} of label {self._label_of(row)!r}"
                 expected = "files in the folder of their class"
-                cure = "leave out path or label with columns="
+                fix = "leave out path or label with columns="
                 raise FormatError.about(
                     "a folder of files cannot hold this",
                     place=self._target.target,
                     found=found,
                     expected=expected,
-                    cure=cure,
+                    fix=fix,
                 )
 
             return path

@@ -56,11 +56,11 @@ def format_of_folder(path: str, endings: Endings) -> str:
         raise _unclear(path, forms, media)
     packed = [name for name in names if PACKED.search(name)]
     if forms and packed:
-        cure = "unpack them, as by gunzip; or list the files that are wanted"
+        fix = "unpack them, as by gunzip; or list the files that are wanted"
         beside = next(iter(forms.values()))[0]
         both = f"{len(packed):,} compressed files such as {packed[0]} beside {beside}"
         what = "some files of this folder would be left out"
-        raise FormatError.about(what, place=path, found=both, expected="files of one form", cure=cure)
+        raise FormatError.about(what, place=path, found=both, expected="files of one form", fix=fix)
     if not forms:
         _check_files(path, [*names, *below], endings)
         return "folder"
@@ -98,20 +98,20 @@ def _unclear(path: str, forms: dict[str, list[str]], media: Sequence[str]) -> Fo
         found.append(f"{len(names):,} files of {form} such as {names[0]}")
         readings.append(f"format={form!r}, or open {join(path, names[0])}")
 
-    cure = f"say which: {'; '.join(readings)}"
+    fix = f"say which: {'; '.join(readings)}"
     expected = "files of one format, or no such files beside them"
     what = "this folder can be read in several ways"
-    return FormatError.about(what, place=path, found=", ".join(found), expected=expected, cure=cure)
+    return FormatError.about(what, place=path, found=", ".join(found), expected=expected, fix=fix)
 
 
 def _one_a_sample(path: str, names: Sequence[str]) -> FormatError:
-    cure = (
+    fix = (
         "if each is a sample, put them together: np.save('all.npy', np.stack([np.load(file) for file in files])); "
         "if each is a column, format='memmap'"
     )
     found = f"{len(names):,} numbered files of .npy, such as {names[0]}"
     what = "this folder can be read in several ways"
-    return FormatError.about(what, place=path, found=found, expected="one file a column", cure=cure)
+    return FormatError.about(what, place=path, found=found, expected="one file a column", fix=fix)
 
 
 def _check_files(path: str, names: Sequence[str], endings: Endings) -> None:
@@ -124,20 +124,20 @@ def _check_files(path: str, names: Sequence[str], endings: Endings) -> None:
     example = next(name for name in names if _ending_of(name) == ending)
     form = next((form for form, suffixes in endings.items() if ending in suffixes), None)
     if ending in ALONE:
-        cure = (
+        fix = (
             "open each by itself, and join them with torch.utils.data.ConcatDataset; or pack each with `headrace pack`"
         )
         title = f"{count:,} files of {ending}, each a dataset of its own, such as {example}"
     elif form is not None and BY_VALUE.search(example):
         title = f"{form} files in folders by value, such as {example}"
-        cure = (
+        fix = (
             "write them as one table: pyarrow.dataset.dataset(path, partitioning='hive').to_table(), which has the "
             "values of the folders as columns; or open a list of the files without these"
         )
     elif form is not None:
         parts = sorted({name.partition("/")[0] for name in names if "/" in name})
         title = f"{form} files in sub-folders, such as {example}"
-        cure = f"open one of them: {', or '.join(join(path, part) for part in parts[:3])}; or a list of files"
+        fix = f"open one of them: {', or '.join(join(path, part) for part in parts[:3])}; or a list of files"
     elif ".tfrecord" in example.rpartition("/")[2]:
         raise other_kinds.refusal_of_kind(path, other_kinds.TFRECORD)
     elif ending == ".json" and other_kinds.kind_of_file(join(path, example)) is other_kinds.COCO:
@@ -148,8 +148,8 @@ def _check_files(path: str, names: Sequence[str], endings: Endings) -> None:
         return
 
     what = "this is no folder with one file a sample"
-    cure = f"{cure}; to have the bytes of the files, format='folder'"
-    raise FormatError.about(what, place=path, found=title, expected="files that are samples, such as images", cure=cure)
+    fix = f"{fix}; to have the bytes of the files, format='folder'"
+    raise FormatError.about(what, place=path, found=title, expected="files that are samples, such as images", fix=fix)
 
 
 def _ending_of(name: str) -> str:

@@ -18,7 +18,7 @@ from headrace.core.errors import FormatError, warn
 from headrace.core.extras import extra
 from headrace.core.process.per_process import Handle
 from headrace.data.formats.columns import Array, Column, column_from
-from headrace.data.formats.columns.arrays import ColumnsReader, columns_from, cure_of_lengths, length_of, wanted_arrays
+from headrace.data.formats.columns.arrays import ColumnsReader, columns_from, fix_of_lengths, length_of, wanted_arrays
 from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema, schema_of_text, to_json_text
 from headrace.data.formats.columns.tables import BlockReader
@@ -78,9 +78,9 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
 
             if outside:
                 found = f"datasets whose values lie in other files, which are not opened: {', '.join(outside)}"
-                cure = "copy their values into one file: file[name] = other[name][()]; or leave them out with columns="
+                fix = "copy their values into one file: file[name] = other[name][()]; or leave them out with columns="
                 what = "an HDF5 file leads to others"
-                raise FormatError.about(what, place=path, found=found, expected="values in the file", cure=cure)
+                raise FormatError.about(what, place=path, found=found, expected="values in the file", fix=fix)
 
             if not datasets:
                 raise ValueError("no datasets in it")
@@ -120,9 +120,9 @@ def _file(path: str) -> Any:
 
 def _in_use(path: str) -> FormatError:
     found = "this program, or another one, has it open for writing"
-    cure = "close it there first: HDF5 lets no process read a file that another has open for writing"
+    fix = "close it there first: HDF5 lets no process read a file that another has open for writing"
     expected = "a file that nobody writes to"
-    return FormatError.about("an HDF5 file is in use", place=path, found=found, expected=expected, cure=cure)
+    return FormatError.about("an HDF5 file is in use", place=path, found=found, expected=expected, fix=fix)
 
 
 def _datasets(file: Any) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _mapped(dataset: Any) -> Array:
     offset = dataset.id.get_offset()
     path = dataset.file.filename
     if offset + dataset.nbytes > Path(path).stat().st_size:
-        raise ValueError(f"dataset {dataset.name} ends behind the end of the file")
+        raise ValueError(f"dataset {dataset.name} ends after the end of the file")
 
     # HDF5 puts values wherever there is room. Only our writer begins them at addresses that suit their type.
     mapped = np.asarray(np.memmap(path, dataset.dtype, "r", offset, dataset.shape))
@@ -230,13 +230,13 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
         warn(f"{path}: datasets of a single number are left out: {', '.join(single)}")
     if not fields:
         found = f"datasets of a single number, or empty: {', '.join(single)}"
-        cure = "write datasets with one entry per sample"
+        fix = "write datasets with one entry per sample"
         what = "an HDF5 file holds no samples"
-        raise FormatError.about(what, place=path, found=found, expected="one entry per sample", cure=cure)
+        raise FormatError.about(what, place=path, found=found, expected="one entry per sample", fix=fix)
     if len(set(lengths.values())) != 1:
         expected = "as many entries in each dataset"
-        cure = cure_of_lengths(lengths)
-        raise FormatError.about("datasets differ in length", place=path, found=lengths, expected=expected, cure=cure)
+        fix = fix_of_lengths(lengths)
+        raise FormatError.about("datasets differ in length", place=path, found=lengths, expected=expected, fix=fix)
 
     length = next(iter(lengths.values()))
     step = _step(columns, length)
@@ -286,9 +286,9 @@ def _field(path: str, name: str, dataset: Any) -> Field:
         kind = dataset.dtype
     except TypeError as error:
         found = f"dataset {name!r}: {error}"
-        cure = "copy it as a type that NumPy has, of 8, 16, 32 or 64 bits; or leave it out with columns="
+        fix = "copy it as a type that NumPy has, of 8, 16, 32 or 64 bits; or leave it out with columns="
         what = "a dataset cannot be read"
-        raise FormatError.about(what, place=path, found=found, expected="numbers or strings", cure=cure) from error
+        raise FormatError.about(what, place=path, found=found, expected="numbers or strings", fix=fix) from error
 
     string = h5py.check_string_dtype(kind)
     inner = h5py.check_vlen_dtype(dataset.dtype)
@@ -305,9 +305,9 @@ def _field(path: str, name: str, dataset: Any) -> Field:
     dtype = dataset.dtype.newbyteorder("=")
     if dtype not in NUMBERS:
         found = f"dataset {name!r} of type {dataset.dtype}"
-        cure = "copy what is numbers or strings into a file of its own; nothing is unpickled, with trust=True neither"
+        fix = "copy what is numbers or strings into a file of its own; nothing is unpickled, with trust=True neither"
         expected = "numbers or strings"
-        raise FormatError.about("a dataset cannot be read", place=path, found=found, expected=expected, cure=cure)
+        raise FormatError.about("a dataset cannot be read", place=path, found=found, expected=expected, fix=fix)
 
     return Field(name, "fixed", dtype, dataset.shape[1:])
 

@@ -115,7 +115,7 @@ def _from_disk(path: str, trust: bool) -> Any:
         found = "no files of data: it was saved without rows"
         what = "a Hugging Face dataset is empty"
         expected = "at least one row, without which the package loads none either"
-        raise FormatError.about(what, place=path, found=found, expected=expected, cure="save it with at least one row")
+        raise FormatError.about(what, place=path, found=found, expected=expected, fix="save it with at least one row")
 
     try:
         # The library reads this file whatever it is: a pipe would be waited for, and a huge one fill the memory.
@@ -159,7 +159,7 @@ def _check_state(path: str) -> list[str]:
             place=path,
             found=outside,
             expected=expected,
-            cure="copy these files into the folder of the data, and save the dataset again",
+            fix="copy these files into the folder of the data, and save the dataset again",
         )
 
     # Written by old versions: rows in another order than that of the files.

@@ -79,8 +79,8 @@ def files_of(path: str) -> dict[str, str]:
 
     if prefix is None and len(found) > 1:
         choices = [join(folder, name) for name in sorted(found)]
-        cure = f"open one of them: {', '.join(choices)}"
-        raise FormatError.about("several datasets in one folder", place=path, found=", ".join(found), cure=cure)
+        fix = f"open one of them: {', '.join(choices)}"
+        raise FormatError.about("several datasets in one folder", place=path, found=", ".join(found), fix=fix)
 
     if prefix is None:
         return next(iter(found.values()), {})
@@ -129,7 +129,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
             place=path,
             found="nothing",
             expected=expected,
-            cure="name a folder, a file, or what the names of its files begin with",
+            fix="name a folder, a file, or what the names of its files begin with",
         )
 
     if manifest is not None:
@@ -211,8 +211,8 @@ def _header_of(file: Path | str, data: bytes) -> tuple[np.dtype[Any], tuple[int,
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES or data[3] == 0 or len(data) < 4 + 4 * data[3]:
         expected = "two zero bytes, a type from 8 to 14, the number of dimensions, and their lengths"
         found = f"{len(data)} bytes that begin with {data[:4]!r}"
-        cure = "restore the file; a compressed one must end in .gz"
-        raise FormatError.about("this is no IDX file", place=file, found=found, expected=expected, cure=cure)
+        fix = "restore the file; a compressed one must end in .gz"
+        raise FormatError.about("this is no IDX file", place=file, found=found, expected=expected, fix=fix)
 
     return np.dtype(TYPES[data[2]][1]).newbyteorder("="), struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
 
@@ -247,9 +247,9 @@ def read_idx(file: Path, trust: bool = False) -> Array:
 
 def _wrong_size(file: Path | str, found: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FormatError:
     expected = f"{math.prod(shape) * dtype.itemsize:,} bytes for {dtype.name} {list(shape)}"
-    cure = "restore the file: it was cut off, or something was added"
+    fix = "restore the file: it was cut off, or something was added"
     return FormatError.about(
-        "an IDX file is not as long as it says", place=file, found=f"{found:,} bytes", expected=expected, cure=cure
+        "an IDX file is not as long as it says", place=file, found=f"{found:,} bytes", expected=expected, fix=fix
     )
 
 

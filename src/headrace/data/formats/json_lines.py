@@ -72,8 +72,8 @@ def _check_utf8(file: str, table: pa.Table) -> None:
 
 
 def _in_another_encoding(place: str, found: str) -> FormatError:
-    cure = "write it in UTF-8, as by iconv -f LATIN1 -t UTF-8"
-    return FormatError.about("this text is in another encoding", place=place, found=found, expected="UTF-8", cure=cure)
+    fix = "write it in UTF-8, as by iconv -f LATIN1 -t UTF-8"
+    return FormatError.about("this text is in another encoding", place=place, found=found, expected="UTF-8", fix=fix)
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:

@@ -63,7 +63,7 @@ def _places(given: Sequence[Any]) -> list[str]:
     expected = "a list of paths, or of URLs of one store"
     if not given:
         raise UsageError.about(
-            "cannot open this", place=PLACE, found="an empty list", expected=expected, cure="list at least one file"
+            "cannot open this", place=PLACE, found="an empty list", expected=expected, fix="list at least one file"
         )
 
     places = []
@@ -71,7 +71,7 @@ def _places(given: Sequence[Any]) -> list[str]:
         if not isinstance(path, (str, os.PathLike)):
             found = f"{path!r} of type {type(path).__name__} at position {number}"
             raise UsageError.about(
-                "cannot open this", place=PLACE, found=found, expected=expected, cure="list paths or URLs as text"
+                "cannot open this", place=PLACE, found=found, expected=expected, fix="list paths or URLs as text"
             )
         places.append(local_path(path))
 
@@ -83,21 +83,21 @@ def _places(given: Sequence[Any]) -> list[str]:
     for place in places:
         if _store_of(place) != store:
             found = f"{shown_url(place)} beside {shown_url(first)}"
-            cure = "open those of each store by themselves, and join them with torch.utils.data.ConcatDataset"
-            raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, cure=cure)
+            fix = "open those of each store by themselves, and join them with torch.utils.data.ConcatDataset"
+            raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, fix=fix)
         if store is None:
             continue
         held = url_options(place)
         query = held.pop("query", None)
         if held != user:
             found = f"{shown_url(place)} has another user than {shown_url(first)}"
-            cure = "give all of them the same user, or none and what is needed by options="
-            raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, cure=cure)
+            fix = "give all of them the same user, or none and what is needed by options="
+            raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, fix=fix)
         if queries.setdefault(parse(place).key, query) != query:
             found = f"{shown_url(place)} with two queries"
             expected = "one query for each address: it is taken for a signature, and not for a part of the name"
-            cure = "list the object once; objects that only the query tells apart: open each by itself"
-            raise UsageError.about("cannot open this", place=PLACE, found=found, expected=expected, cure=cure)
+            fix = "list the object once; objects that only the query tells apart: open each by itself"
+            raise UsageError.about("cannot open this", place=PLACE, found=found, expected=expected, fix=fix)
 
     if is_url(first):
         return places
@@ -126,7 +126,7 @@ def _open(listed: FileList, format: str | None, trust: bool, columns: Names | No
             place=listed.place,
             found=found,
             expected=expected,
-            cure="correct their names, or leave them out",
+            fix="correct their names, or leave them out",
         )
 
     chosen = _format_of(listed, format)
@@ -137,7 +137,7 @@ def _open(listed: FileList, format: str | None, trust: bool, columns: Names | No
             place=listed.place,
             found=chosen.NAME,
             expected=", ".join(several),
-            cure="open each by itself, and join them with torch.utils.data.ConcatDataset",
+            fix="open each by itself, and join them with torch.utils.data.ConcatDataset",
         )
 
     try:
@@ -173,7 +173,7 @@ def _format_of(listed: FileList, format: str | None) -> Format:
         if other.NAME != chosen.NAME:
             found = f"{other.NAME} where {listed.files[0]} is {chosen.NAME}"
             expected = "files of one format"
-            cure = "leave it out; or name the format, if all are of one: open(..., format=...)"
-            raise FormatError.about("listed files differ", place=file, found=found, expected=expected, cure=cure)
+            fix = "leave it out; or name the format, if all are of one: open(..., format=...)"
+            raise FormatError.about("listed files differ", place=file, found=found, expected=expected, fix=fix)
 
     return chosen

@@ -150,8 +150,8 @@ class _Mapped:
             found = f"{size:,} bytes"
             expected = f"{self.size:,} bytes, as when it was opened"
             what = "a file was cut off"
-            cure = "restore the file"
-            raise FormatError.about(what, place=self._place, found=found, expected=expected, cure=cure)
+            fix = "restore the file"
+            raise FormatError.about(what, place=self._place, found=found, expected=expected, fix=fix)
 
     def is_file_of(self, entries: Entries) -> bool:
         """Tells whether entries are of this file: another database may lie at the path by now."""
@@ -203,10 +203,10 @@ class LmdbReader:
         for rank, name in enumerate(self._names_in_order):
             wrong = _first_unlike(entries.keys.rows(rank, self._length * count), count, name)
             if wrong is not None and _find(entries.keys, name_of(wrong, name)) is None:
-                cure = "copy the data again, or pack them again"
+                fix = "copy the data again, or pack them again"
                 found = f"no key {name_of(wrong, name)!r}"
                 what = "a sample is missing"
-                raise FormatError.about(what, place=self.place, found=found, expected="one a column", cure=cure)
+                raise FormatError.about(what, place=self.place, found=found, expected="one a column", fix=fix)
             if wrong is not None:
                 what = "an LMDB database has keys between those of its samples"
                 raise FormatError.about(what, place=self.place, found=f"one before {name_of(wrong, name)!r}")
@@ -257,17 +257,17 @@ class LmdbReader:
         """Returns where values lie by now, and the file. Raises `FormatError` if the keys are others."""
         schema, length, entries = _looked_at(self.place)
         expected = "the same keys and columns"
-        cure = "open the data again"
+        fix = "open the data again"
         what = "an LMDB database was changed"
         if schema != self.schema or length != self._length:
             found = f"{self._length:,} samples when it was opened, and now {length:,}, or other columns"
-            raise FormatError.about(what, place=self.place, found=found, expected=expected, cure=cure)
+            raise FormatError.about(what, place=self.place, found=found, expected=expected, fix=fix)
 
         after = self._ordered(entries)
         same = np.array_equal(after.keys.values, before.keys.values)
         if not same or not np.array_equal(after.keys.offsets, before.keys.offsets):
             found = f"{len(before.starts):,} keys when it was opened, and now {len(after.starts):,}, or others"
-            raise FormatError.about(what, place=self.place, found=found, expected=expected, cure=cure)
+            raise FormatError.about(what, place=self.place, found=found, expected=expected, fix=fix)
 
         self._entries = after
         # It may have grown.
@@ -299,7 +299,7 @@ class LmdbReader:
                 place=f"{self.place}, column {field.name!r}",
                 found=size,
                 expected=expected,
-                cure="copy the data again, or pack them again",
+                fix="copy the data again, or pack them again",
             )
 
         taken = values.take(np.arange(len(values)))
@@ -363,10 +363,10 @@ class _LmdbWriter:
     def append(self, block: Block) -> None:
         if self._length + len(block) > 10**DIGITS:
             found = f"{self._length + len(block):,} samples"
-            cure = "choose arrow or memmap"
+            fix = "choose arrow or memmap"
             expected = f"{10**DIGITS:,} at most: keys hold {DIGITS} digits"
             what = "too many samples for an LMDB database"
-            raise FormatError.about(what, place=self._target.target, found=found, expected=expected, cure=cure)
+            raise FormatError.about(what, place=self._target.target, found=found, expected=expected, fix=fix)
 
         # LMDB keeps keys in order: sorted ones fill page after page, others split pages that are then half empty.
         pairs = []

@@ -169,16 +169,16 @@ def _refuse_other_version(file: Path, data: mmap.mmap | memoryview) -> None:
             what = "an LMDB database is of another version"
             found = f"data version {version}, which LMDB 0.9 cannot read either"
             expected = f"data version {VERSION}, as LMDB 0.9 writes it"
-            cure = "copy its keys and values into one that is made with lmdb.open(..., lib_version=0)"
-            raise FormatError.about(what, place=file, found=found, expected=expected, cure=cure)
+            fix = "copy its keys and values into one that is made with lmdb.open(..., lib_version=0)"
+            raise FormatError.about(what, place=file, found=found, expected=expected, fix=fix)
 
 
 def written_meanwhile(place: object) -> FormatError:
     """Returns the error for a database that could not be read between two transactions."""
     what = "an LMDB database is written to too often"
     found = f"{TRIES} times several commits while some values were read"
-    cure = "read it when the other program has finished, or read a copy of it (`mdb_copy`)"
-    return FormatError.about(what, place=place, found=found, expected="at most one commit meanwhile", cure=cure)
+    fix = "read it when the other program has finished, or read a copy of it (`mdb_copy`)"
+    return FormatError.about(what, place=place, found=found, expected="at most one commit meanwhile", fix=fix)
 
 
 def _walk(file: Path, data: mmap.mmap, meta: Meta, state: FileState) -> Entries:
@@ -301,7 +301,7 @@ class _Leaves:
                 first |= self._raw[nodes.ends[big] + byte].astype(np.int64) << (8 * byte)
             taken = (nodes.low[big] + PAGE_HEADER + size - 1) // size
             wrong = (first < 0) | (first > self._pages - taken)
-            _check(self._file, pages[big], wrong, "a value that ends behind the file")
+            _check(self._file, pages[big], wrong, "a value that ends after the end of the file")
             starts[big] = first * size + PAGE_HEADER
 
         keys = Ragged(self._raw, None, nodes.ends - nodes.key, nodes.ends).take(np.arange(len(pages)))
@@ -311,12 +311,12 @@ class _Leaves:
 
 def _several(file: Path) -> FormatError:
     found = "a database within the database, or several values to a key"
-    cure = "copy what is needed into a database of its own, one value to a key"
+    fix = "copy what is needed into a database of its own, one value to a key"
     what = "an LMDB database holds others"
-    return FormatError.about(what, place=file, found=found, expected="keys with one value each", cure=cure)
+    return FormatError.about(what, place=file, found=found, expected="keys with one value each", fix=fix)
 
 
 def _damaged(file: Path, found: str) -> FormatError:
     expected = "an LMDB database whose pages hang together"
-    cure = "restore the file, or pack the data again"
-    return FormatError.about("an LMDB database is damaged", place=file, found=found, expected=expected, cure=cure)
+    fix = "restore the file, or pack the data again"
+    return FormatError.about("an LMDB database is damaged", place=file, found=found, expected=expected, fix=fix)

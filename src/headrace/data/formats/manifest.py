@@ -107,9 +107,9 @@ def manifest_text(
     # As many characters as bytes, since `json.dumps` writes ASCII.
     if len(text) > SIDE_FILE:
         found = f"{len(files):,} files, whose names and checksums take {len(text):,} bytes"
-        cure = "choose a format with fewer files: arrow, memmap or webdataset"
+        fix = "choose a format with fewer files: arrow, memmap or webdataset"
         what = "these are too many files for a manifest"
-        raise FormatError.about(what, place=place, found=found, expected=f"{SIDE_FILE:,} bytes at most", cure=cure)
+        raise FormatError.about(what, place=place, found=found, expected=f"{SIDE_FILE:,} bytes at most", fix=fix)
 
     return text
 
@@ -189,8 +189,8 @@ def leads_outside(name: str) -> bool:
 def damaged(place: object, found: str) -> FormatError:
     """Returns the error for a manifest that cannot be used."""
     expected = f"a manifest of version {VERSION}, as headrace writes it"
-    cure = "restore it, or delete it: the data can be read without, only types and class names are then guessed"
-    return FormatError.about("a manifest is damaged", place=place, found=found, expected=expected, cure=cure)
+    fix = "restore it, or delete it: the data can be read without, only types and class names are then guessed"
+    return FormatError.about("a manifest is damaged", place=place, found=found, expected=expected, fix=fix)
 
 
 def manifest_of(path: str, format_name: str) -> Manifest | None:
@@ -211,9 +211,9 @@ def check_size(manifest: Manifest, relative: str, path: str) -> None:
     """Raises `FormatError` if a file is not as long as the manifest says: a cheap check when it is opened."""
     expected = manifest.files.get(relative)
     if expected is not None and not is_file(path):
-        cure = "restore the file, or pack the data again"
+        fix = "restore the file, or pack the data again"
         wanted = f"a file of {expected[0]:,} bytes, says the manifest"
-        raise FormatError.about("a file is missing", place=path, found="nothing", expected=wanted, cure=cure)
+        raise FormatError.about("a file is missing", place=path, found="nothing", expected=wanted, fix=fix)
 
     if expected is None:
         return
@@ -227,7 +227,7 @@ def check_size(manifest: Manifest, relative: str, path: str) -> None:
         place=path,
         found=f"{size:,} bytes",
         expected=f"{expected[0]:,} bytes, says the manifest",
-        cure="restore the file, or pack the data again",
+        fix="restore the file, or pack the data again",
     )
 
 

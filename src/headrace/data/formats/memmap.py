@@ -63,7 +63,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
                 place=path,
                 found=found,
                 expected=", ".join(expected),
-                cure="copy the data again, or pack them again",
+                fix="copy the data again, or pack them again",
             )
 
         names = expected
@@ -76,7 +76,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
             place=path,
             found="none",
             expected="one a column",
-            cure="correct the path, or pack the data again",
+            fix="correct the path, or pack the data again",
         )
 
     by_array = {array_name(name): name for name in names}

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from headrace.data.formats.columns import Array
-from headrace.data.formats.unreadable import cure_of, unreadable
+from headrace.data.formats.unreadable import fix_of, unreadable
 
 NPY_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, KeyError, MemoryError, RecursionError,
                 tokenize.TokenError, Warning)  # fmt: skip
@@ -30,7 +30,7 @@ def map_npy(path: Path) -> Array:
             warnings.simplefilter("ignore")
             array = np.lib.format.open_memmap(path, "r")
     except NPY_FAILURES as error:
-        raise unreadable(path, ".npy file", error, cure_of(error)) from error
+        raise unreadable(path, ".npy file", error, fix_of(error)) from error
     except OSError as error:
         # Without a file's name the error is of the mapping: no memory (ENOMEM, 12), or a length that the header made up
         # (EINVAL, 22). All others are the operating system's own words about the path.

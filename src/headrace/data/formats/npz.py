@@ -20,7 +20,7 @@ from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import known_schema, manifest_of, only_known
 from headrace.data.formats.npy_arrays import NPY_FAILURES, npy_from, npy_head
 from headrace.data.formats.protocol import Names, Reader, Writer
-from headrace.data.formats.unreadable import cure_of, unreadable
+from headrace.data.formats.unreadable import fix_of, unreadable
 from headrace.storage.files import first_bytes, is_file
 
 NAME = "npz"
@@ -67,7 +67,7 @@ def _headers(path: str, trust: bool, columns: Names | None) -> dict[str, Array]:
     except (*READ_FAILURES, OSError) as error:
         if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
             raise
-        raise unreadable(path, ".npz archive", error, cure_of(error)) from error
+        raise unreadable(path, ".npz archive", error, fix_of(error)) from error
 
     return arrays
 
@@ -144,7 +144,7 @@ def _load(path: str, schema: Schema, trust: bool) -> dict[str, Column]:
     except (*READ_FAILURES, OSError) as error:
         if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
             raise
-        raise unreadable(path, ".npz archive", error, cure_of(error)) from error
+        raise unreadable(path, ".npz archive", error, fix_of(error)) from error
 
     return columns_from(arrays, path, schema)[1]
 

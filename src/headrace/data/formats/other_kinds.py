@@ -19,13 +19,13 @@ class Kind(NamedTuple):
     """A kind of data."""
 
     title: str
-    cure: str
+    fix: str
 
 
 DELTA = Kind(
     "a Delta table",
     "open the files of its present version: headrace.open(deltalake.DeltaTable(path).file_uris()); "
-    "if it has deletion vectors, write its rows anew",
+    "if it has deletion vectors, write its rows again",
 )
 ICEBERG = Kind(
     "an Iceberg table",
@@ -145,8 +145,8 @@ def kind_with_versions(folder: str) -> Kind | None:
 def refusal_of_kind(place: str, kind: Kind) -> FormatError:
     """Returns the error for data of a kind that is not read."""
     what = "data of this kind are not read"
-    cure = f"{kind.cure}; to open the files as they lie, name the format: open(..., format=...)"
-    return FormatError.about(what, place=place, found=kind.title, expected="a form of docs/howto/formats.md", cure=cure)
+    fix = f"{kind.fix}; to open the files as they lie, name the format: open(..., format=...)"
+    return FormatError.about(what, place=place, found=kind.title, expected="a form of docs/howto/formats.md", fix=fix)
 
 
 def is_iceberg(path: str) -> bool:

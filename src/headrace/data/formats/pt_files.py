@@ -81,7 +81,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
                 place=path,
                 found=found,
                 expected=f"{manifest.length:,}",
-                cure="copy the data again, or pack them again",
+                fix="copy the data again, or pack them again",
             )
         return PtReader(path, _sample_files(path, names), manifest.schema, trust)
 
@@ -91,7 +91,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
             place=path,
             found="none",
             expected="one a sample",
-            cure="correct the path, or pack the data again",
+            fix="correct the path, or pack the data again",
         )
 
     files = _sample_files(path, names)
@@ -109,7 +109,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
                 place=file,
                 found=found,
                 expected=f"{list(samples[0])}",
-                cure="save all samples with the same entries, or open with columns=",
+                fix="save all samples with the same entries, or open with columns=",
             )
         samples.append(sample)
 
@@ -147,8 +147,8 @@ def _read(file: str, data: bytes | memoryview, trust: bool) -> dict[str, Any]:
     except FAILURES as error:
         if isinstance(error, FormatError):
             raise
-        cure = "restore the file; if you trust whoever wrote it and it holds more than tensors, open with trust=True"
-        raise unreadable(file, ".pt file", error, cure) from error
+        fix = "restore the file; if you trust the author and it holds more than tensors, open with trust=True"
+        raise unreadable(file, ".pt file", error, fix) from error
     except OSError as error:
         if error.filename is None:
             raise unreadable(file, ".pt file", error) from error
@@ -339,7 +339,7 @@ def _unlike(field: Field, found: str, file: str) -> FormatError:
         place=file,
         found=found,
         expected=str(field),
-        cure="leave the column out with columns=, or make the file again",
+        fix="leave the column out with columns=, or make the file again",
     )
 
 

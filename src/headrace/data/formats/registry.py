@@ -95,14 +95,12 @@ def format_named(name: str) -> Format:
     if name not in FORMATS:
         close = difflib.get_close_matches(name, FORMATS, 1)
         if close:
-            cure = f"did you mean {close[0]!r}?"
+            fix = f"did you mean {close[0]!r}?"
         else:
-            cure = None
+            fix = None
 
         expected = ", ".join(FORMATS)
-        raise UsageError.about(
-            "there is no such format", place="format", found=repr(name), expected=expected, cure=cure
-        )
+        raise UsageError.about("there is no such format", place="format", found=repr(name), expected=expected, fix=fix)
 
     module, _, attribute = FORMATS[name].module.partition(":")
     found = importlib.import_module(f"headrace.data.formats.{module}")
@@ -157,10 +155,10 @@ def format_of(path: str) -> Format:
 
         near = difflib.get_close_matches(given.name, siblings, 1)
         if near:
-            cure = f"did you mean {parent / near[0]}?"
+            fix = f"did you mean {parent / near[0]}?"
         else:
-            cure = "correct the path"
-        raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", cure=cure)
+            fix = "correct the path"
+        raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", fix=fix)
 
     kind = kind_of_file(path)
     if kind is not None and given.is_file():
@@ -192,7 +190,7 @@ def _refused_pattern(pattern: str, chosen: Format | None = None) -> HeadraceErro
     if not found:
         expected = f"a pattern of {things}; * and ? stand for no slash, and nothing stands for a folder"
         return DatasetNotFoundError.about(
-            f"no {things} match", place=pattern, found="nothing", expected=expected, cure="correct the pattern"
+            f"no {things} match", place=pattern, found="nothing", expected=expected, fix="correct the pattern"
         )
 
     if chosen is None:
@@ -203,29 +201,27 @@ def _refused_pattern(pattern: str, chosen: Format | None = None) -> HeadraceErro
 
     if isinstance(chosen, SeveralFiles):
         expected = "a pattern that ends in the usual ending of a format, which tells the format"
-        cure = f"name the format: open(..., format={chosen.NAME!r})"
+        fix = f"name the format: open(..., format={chosen.NAME!r})"
     elif chosen.NAME in ONE_FILE_A_SAMPLE:
         expected = f"a folder, as the format {chosen.NAME!r} has a file for each sample"
-        cure = f"open the folder {parent_of(found[0])}"
+        fix = f"open the folder {parent_of(found[0])}"
     else:
         several = [name for name in FORMATS if isinstance(format_named(name), SeveralFiles)]
         expected = (
             f"one file or folder, as the format {chosen.NAME!r} takes no patterns; these do: {', '.join(several)}"
         )
-        cure = (
+        fix = (
             "open each by itself, and join them with torch.utils.data.ConcatDataset; or pack each with `headrace pack`"
         )
 
     if len(found) == 1 or is_folder(found[0]):
-        cure = f"open {found[0]}"
+        fix = f"open {found[0]}"
 
     if len(found) == 1:
         things = things.removesuffix("s")
 
     matching = f"{len(found):,} matching {things}, the first is {found[0]}"
-    return UsageError.about(
-        "this pattern cannot be opened", place=pattern, found=matching, expected=expected, cure=cure
-    )
+    return UsageError.about("this pattern cannot be opened", place=pattern, found=matching, expected=expected, fix=fix)
 
 
 def _unknown_objects(url: str) -> HeadraceError:
@@ -243,9 +239,9 @@ def _unknown_objects(url: str) -> HeadraceError:
     else:
         found = "an empty object"
 
-    cure = "name the format: open(..., format=...), or --format on the command line"
+    fix = "name the format: open(..., format=...), or --format on the command line"
     expected = ", ".join(FORMATS)
-    return FormatError.about("cannot tell the format of this", place=url, found=found, expected=expected, cure=cure)
+    return FormatError.about("cannot tell the format of this", place=url, found=found, expected=expected, fix=fix)
 
 
 def _unknown(path: Path) -> FormatError:
@@ -268,10 +264,10 @@ def _unknown(path: Path) -> FormatError:
         known.append(f"{name}: {format_named(name).TITLE}")
 
     expected = "; ".join(known)
-    cure = "name the format: open(..., format=...), or --format on the command line"
+    fix = "name the format: open(..., format=...), or --format on the command line"
     if path.suffix == ".bin":
-        cure += f"; for a flat file of tokens say their type: {EXAMPLE}, headrace inspect {path.name} --dtype uint16"
-    return FormatError.about("cannot tell the format of this", place=path, found=found, expected=expected, cure=cure)
+        fix += f"; for a flat file of tokens say their type: {EXAMPLE}, headrace inspect {path.name} --dtype uint16"
+    return FormatError.about("cannot tell the format of this", place=path, found=found, expected=expected, fix=fix)
 
 
 def open_reader(
@@ -295,7 +291,7 @@ def open_reader(
             place="headrace.open",
             found="an empty text",
             expected="a path or a URL",
-            cure="if it comes from a variable, see that it is set; '.' is the current folder",
+            fix="if it comes from a variable, see that it is set; '.' is the current folder",
         )
     if is_url(place):
         with lookup(options_for(place, options), cache):
@@ -312,15 +308,15 @@ def _refuse_half_url(given: str) -> None:
     """Raises `DatasetNotFoundError` for a path that is not there, and was meant as a URL."""
     scheme = given.partition(":")[0]
     if is_url(given.strip()):
-        cure = "remove the space in front of the URL"
+        fix = "remove the space in front of the URL"
     elif scheme != given and scheme.lower() in CLOUD_SCHEMES:
         # `https:host/x`, which is read as a path.
-        cure = f"for a URL, write two slashes behind the colon: {scheme}://..."
+        fix = f"for a URL, write two slashes after the colon: {scheme}://..."
     else:
         return
 
     if not os.path.lexists(given):
-        raise DatasetNotFoundError.about("there are no such data", place=given, found="nothing", cure=cure)
+        raise DatasetNotFoundError.about("there are no such data", place=given, found="nothing", fix=fix)
 
 
 def open_flat_reader(
@@ -352,9 +348,7 @@ def _open(place: str, format: str | None, trust: bool, columns: Names | None) ->
     if format is not None and not exists(place) and not is_pattern(place) and not chosen.claims(place):
         if is_url(place):
             raise not_found(place)
-        raise DatasetNotFoundError.about(
-            "there are no such data", place=place, found="nothing", cure="correct the path"
-        )
+        raise DatasetNotFoundError.about("there are no such data", place=place, found="nothing", fix="correct the path")
 
     try:
         if is_url(place):
@@ -373,9 +367,9 @@ def with_columns(reader: Reader) -> Reader:
     """Returns a reader. Raises `FormatError` for one without columns, which would be a dataset without samples."""
     if not reader.schema.names:
         expected = "at least one column: lines with fields, an archive with arrays"
-        cure = "correct the path, or what writes the file"
+        fix = "correct the path, or what writes the file"
         what = "the data have no columns"
-        raise FormatError.about(what, place=reader.place, found="none", expected=expected, cure=cure)
+        raise FormatError.about(what, place=reader.place, found="none", expected=expected, fix=fix)
     return reader
 
 
@@ -397,11 +391,11 @@ def check_name(place: str) -> None:
         place.encode()
     except UnicodeEncodeError as error:
         found = "a name that is not valid UTF-8"
-        cure = "rename it, or make a link with another name to it"
+        fix = "rename it, or make a link with another name to it"
         if sys.getfilesystemencoding() != "utf-8":
             found = f"a name that the encoding of this locale ({sys.getfilesystemencoding()}) has no letters for"
-            cure = "set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8"
-        raise UsageError.about("this path cannot be used", place=repr(place), found=found, cure=cure) from error
+            fix = "set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8"
+        raise UsageError.about("this path cannot be used", place=repr(place), found=found, fix=fix) from error
 
 
 def check_kind(place: str) -> None:
@@ -439,8 +433,8 @@ def open_writer(path: str | os.PathLike[str], schema: Schema, format: str) -> Wr
         >>> writer.seal()
     """
     place = local_path(path)
-    cure = "write to a path of this machine, and then `headrace pack PATH URL`, or headrace.pack(path, url)"
-    refuse_url(place, "headrace.open_writer", cure)
+    fix = "write to a path of this machine, and then `headrace pack PATH URL`, or headrace.pack(path, url)"
+    refuse_url(place, "headrace.open_writer", fix)
     check_name(place)
     check_holds(format, schema, place)
     return format_named(format).open_writer(place, schema)
@@ -472,7 +466,7 @@ def check_holds(format: str, schema: Schema, place: object) -> None:
             place=place,
             found="; ".join(reasons),
             expected="fields that it can hold",
-            cure="leave such columns out, or choose memmap or arrow, which hold them all",
+            fix="leave such columns out, or choose memmap or arrow, which hold them all",
         )
 
     # With several columns an .npy file is an array of records, whose names NumPy writes into the header as a literal of

@@ -68,7 +68,7 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
                 place=path,
                 found=found,
                 expected="all of them",
-                cure="upload what is missing, or correct the range",
+                fix="upload what is missing, or correct the range",
             )
         return files
 
@@ -92,7 +92,7 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
             place=path,
             found="nothing",
             expected=expected,
-            cure="correct the path, or name the format: open(..., format=...)",
+            fix="correct the path, or name the format: open(..., format=...)",
         )
 
     return files
@@ -125,7 +125,7 @@ def expanded(path: str) -> list[str]:
             place=path,
             found=match[0],
             expected="{000..011}",
-            cure="write the smaller number first, and 1,000,000 files at most",
+            fix="write the smaller number first, and 1,000,000 files at most",
         )
 
     # As in a shell: `{000..011}` has three digits in each name, `{0..11}` as many as it needs.

@@ -26,7 +26,7 @@ from headrace.data.formats.columns.remote_reader import RemoteColumnsReader, Sto
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.npy_arrays import HEAD, NPY_FAILURES, npy_head
-from headrace.data.formats.unreadable import cure_of, unreadable
+from headrace.data.formats.unreadable import fix_of, unreadable
 from headrace.storage.remote_files import RemoteFiles, read_ranges
 
 
@@ -129,7 +129,7 @@ def npy_arrays(files: RemoteFiles, urls: Sequence[str], addresses: Addresses) ->
         except NPY_FAILURES as error:
             if isinstance(error, FormatError):
                 raise
-            raise unreadable(url, ".npy file", error, cure_of(error)) from error
+            raise unreadable(url, ".npy file", error, fix_of(error)) from error
 
     return arrays
 
@@ -157,7 +157,7 @@ def check_size(place: str, found: int, expected: int) -> None:
             place=place,
             found=f"{found:,} bytes",
             expected=f"{expected:,} bytes",
-            cure="restore the file",
+            fix="restore the file",
         )
 
 

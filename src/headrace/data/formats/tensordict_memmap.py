@@ -238,10 +238,10 @@ def _refuse_code_in(place: object, names: Sequence[str], entries: Mapping[str, A
         found.append(f"a {kind}")
 
     if found:
-        cure = "save tensors alone; or, if you trust whoever made it, open it with trust=True"
+        fix = "save tensors alone; or, if you trust the author, open it with trust=True"
         what = "a TensorDict holds more than tensors, which could execute anything"
         expected = "tensors"
-        raise FormatError.about(what, place=place, found=", ".join(sorted(found)), expected=expected, cure=cure)
+        raise FormatError.about(what, place=place, found=", ".join(sorted(found)), expected=expected, fix=fix)
 
 
 def _entries(folder: str) -> dict[str, Any]:

@@ -21,5 +21,5 @@ def refuse_unfinished(url: str) -> None:
     if is_file(mark):
         what = "these data are not complete"
         found = "a pack that has not ended yet, or was interrupted"
-        cure = "wait until it has ended, or run the same `headrace pack` again: it goes on where it was"
-        raise FormatError.about(what, place=url, found=found, expected=f"no {mark}", cure=cure)
+        fix = "wait until it has ended, or run the same `headrace pack` again: it resumes where it stopped"
+        raise FormatError.about(what, place=url, found=found, expected=f"no {mark}", fix=fix)

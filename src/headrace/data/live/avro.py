@@ -66,9 +66,9 @@ class AvroDecoder:
     def _asked(self, number: int) -> Any:
         """Returns what the registry knows of a schema. Raises `StorageError`."""
         if not self._url:
-            cure = f'options={{"{REGISTRY}": "http://host:8081"}}'
+            fix = f'options={{"{REGISTRY}": "http://host:8081"}}'
             what = "Avro records name schemas of a registry"
-            raise UsageError.about(what, place="headrace.follow(decode='avro')", found=f"schema {number}", cure=cure)
+            raise UsageError.about(what, place="headrace.follow(decode='avro')", found=f"schema {number}", fix=fix)
 
         request = urllib.request.Request(f"{self._url}/schemas/ids/{number}")
         if self._login:
@@ -80,4 +80,4 @@ class AvroDecoder:
         except (urllib.error.URLError, OSError, ValueError) as error:
             place = shown_url(self._url)
             what = f"the schema registry does not give schema {number}"
-            raise StorageError.about(what, place=place, found=error, cure=f"see {REGISTRY!r} in options=") from error
+            raise StorageError.about(what, place=place, found=error, fix=f"see {REGISTRY!r} in options=") from error

@@ -73,8 +73,8 @@ def start_of(given: Any, scheme: Scheme, *, stream: bool) -> Start:
     knows_times = scheme not in (SOCKET, SQL) and (scheme is not RABBITMQ or stream)
     if knows_times:
         return _seconds("start", given, f"'earliest', 'latest', a time, or {scheme.positions}")
-    cure = "this source knows no times: give a position"
-    raise wrong_argument("start", given, f"'earliest', 'latest', or {scheme.positions}", place=PLACE, cure=cure)
+    fix = "this source knows no times: give a position"
+    raise wrong_argument("start", given, f"'earliest', 'latest', or {scheme.positions}", place=PLACE, fix=fix)
 
 
 def _positions(given: Mapping[Any, Any], scheme: Scheme) -> dict[int, int]:
@@ -102,14 +102,14 @@ def _seconds(name: str, given: Any, expected: str) -> float:
     if isinstance(given, datetime.datetime):
         seconds = given.timestamp()
 
-    cure = None
+    fix = None
     if name == "until" and given == seconds and isinstance(seconds, float) and seconds < LEAST_SECONDS:
-        cure = "give a whole number, as in until=5000, if it is to be a number of samples"
+        fix = "give a whole number, as in until=5000, if it is to be a number of samples"
     elif isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < MOST_SECONDS:
         return float(seconds)
     if isinstance(seconds, (int, float)) and seconds >= MOST_SECONDS:
-        cure = "give seconds since 1970, not milliseconds"
-    raise wrong_argument(name, given, expected, place=PLACE, cure=cure)
+        fix = "give seconds since 1970, not milliseconds"
+    raise wrong_argument(name, given, expected, place=PLACE, fix=fix)
 
 
 def _positive(name: str, given: Any, *, whole: bool = False) -> Any:

@@ -69,15 +69,15 @@ def capture(log: LogDataset, target: str | os.PathLike[str], format: str, report
 def _check(log: LogDataset, place: str) -> None:
     if log.endless:
         what = "a source that never ends cannot be packed"
-        cure = "say where to stop: --until now, or headrace.follow(..., until='now')"
-        raise UsageError.about(what, place=PLACE, found=log.place, expected="until= or idle=", cure=cure)
+        fix = "say where to stop: --until now, or headrace.follow(..., until='now')"
+        raise UsageError.about(what, place=PLACE, found=log.place, expected="until= or idle=", fix=fix)
     if not isinstance(log, (ColumnsOfLog, RowsOfLog)):
         expected = "records with fields, byte strings or texts"
         raise UsageError.about("this cannot be packed", place=PLACE, found=repr(log), expected=expected)
     if is_url(place):
-        cure = "pack to a path of this machine, and then `headrace pack PATH URL`"
+        fix = "pack to a path of this machine, and then `headrace pack PATH URL`"
         what = "a log is packed to a path of this machine"
-        raise UsageError.about(what, place=PLACE, found=place, expected="a path", cure=cure)
+        raise UsageError.about(what, place=PLACE, found=place, expected="a path", fix=fix)
 
 
 def _block(log: Any, keys: SpanKeys) -> Block:

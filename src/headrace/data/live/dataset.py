@@ -165,9 +165,9 @@ class LogDataset(Dataset[Any]):
             return SpanKeys.of(keys)
 
         found = f"{keys!r:.80}"
-        cure = "iterate it with headrace.DataLoader, without sampler= and batch_sampler="
+        fix = "iterate it with headrace.DataLoader, without sampler= and batch_sampler="
         what = "a log has no numbers for its samples"
-        raise UsageError.about(what, place=self.place, found=found, cure=cure)
+        raise UsageError.about(what, place=self.place, found=found, fix=fix)
 
     def _tables(self, keys: SpanKeys) -> Iterator[tuple[Span, pa.Table, Keys]]:
         for span, rows in keys.parts:
@@ -291,8 +291,8 @@ class ColumnsOfLog(LogDataset):
         schema, left_out = schema_of(samples, self.place)
         if schema is None:
             what = "records are no mappings of names to values"
-            cure = "give decode= a function that makes a sample of the bytes of a record"
-            raise FormatError.about(what, place=self.place, found=f"{samples[0]!r:.80}", cure=cure)
+            fix = "give decode= a function that makes a sample of the bytes of a record"
+            raise FormatError.about(what, place=self.place, found=f"{samples[0]!r:.80}", fix=fix)
         schema = schema.only(self._columns, self.place)
         if left_out and self._columns is None:
             log.warning(
@@ -307,8 +307,8 @@ def schema_from_text(text: str, place: str) -> Schema:
     """Returns what `Span.schema` says. Raises `SampleError` if nothing is known of the samples."""
     if not text:
         what = "none of the first records can be decoded"
-        cure = "correct decode=, or see what the source holds"
-        raise SampleError.about(what, place=place, cure=cure)
+        fix = "correct decode=, or see what the source holds"
+        raise SampleError.about(what, place=place, fix=fix)
     return Schema.from_json(json.loads(text), place)
 
 

@@ -131,9 +131,9 @@ def schema_of(samples: Sequence[Any], place: str) -> tuple[Schema | None, list[s
 
     if not fields:
         found = ", ".join(left_out) or "no fields"
-        cure = "give decode= a function that makes a sample of the bytes of a record"
+        fix = "give decode= a function that makes a sample of the bytes of a record"
         what = "no field can be used for training"
-        raise FormatError.about(what, place=place, found=found, expected="numbers, lists of numbers, text", cure=cure)
+        raise FormatError.about(what, place=place, found=found, expected="numbers, lists of numbers, text", fix=fix)
     return Schema(tuple(fields)), left_out
 
 
@@ -160,7 +160,7 @@ def _kinds_of(values: Sequence[Any]) -> str:
     """Returns what values are that no column can hold."""
     kinds = sorted({KINDS.get(type(value), type(value).__name__) for value in values})
     if kinds == ["lists"]:
-        return "lists that are not all of numbers of one shape behind the first dimension"
+        return "lists that are not all of numbers of one shape after the first dimension"
     return " and ".join(kinds)
 
 

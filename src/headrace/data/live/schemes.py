@@ -104,11 +104,11 @@ def _with_journal(messages: ReceiverSource, asked: FollowArguments) -> LogSource
     if (journal is None) != (delivery is not None):
         what = "a queue or a socket does not keep what it has delivered"
         found = f"journal={journal!r}" + (f", delivery={delivery!r}" if delivery else "")
-        cure = (
+        fix = (
             "give journal= a folder on a disk of this machine: what is received lies there until it is done with. Or, "
             "if samples may be lost, say so: journal=None, delivery='at-most-once'"
         )
-        raise UsageError.about(what, place=messages.place, found=found, cure=cure)
+        raise UsageError.about(what, place=messages.place, found=found, fix=fix)
 
     limit = words.get("journal_bytes")
     if limit is not None and bytes_in(limit, "journal_bytes") < LEAST_JOURNAL:
@@ -173,17 +173,17 @@ def source_of(uri: str, options: Mapping[str, object] | None) -> LogSource:
 def no_source(uri: object) -> UsageError:
     """Returns the error for something that has an end; the caller raises it."""
     expected = ", ".join(f"{scheme}://" for scheme in SCHEMES) + ", or a database"
-    cure = "headrace.open reads what has an end: files, folders, stores, queries"
+    fix = "headrace.open reads what has an end: files, folders, stores, queries"
     return UsageError.about(
-        "nothing is added here that could be followed", place=PLACE, found=shown(uri), expected=expected, cure=cure
+        "nothing is added here that could be followed", place=PLACE, found=shown(uri), expected=expected, fix=fix
     )
 
 
 def refuse_log(uri: object) -> None:
     """Raises `UsageError` for the URL of a source that never ends, where one with an end is wanted."""
     if is_log(uri):
-        cure = f"follow it: headrace.follow({shown(uri)!r}, ...)"
-        raise UsageError.about("this source never ends", place="headrace.open", found=shown(uri), cure=cure)
+        fix = f"follow it: headrace.follow({shown(uri)!r}, ...)"
+        raise UsageError.about("this source never ends", place="headrace.open", found=shown(uri), fix=fix)
 
 
 def shown(uri: object) -> str:

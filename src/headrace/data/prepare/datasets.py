@@ -252,7 +252,7 @@ def _refuse_other_content(path: Path) -> None:
         place=path,
         found=found,
         expected="nothing, or what this command wrote",
-        cure="remove it, or choose another folder",
+        fix="remove it, or choose another folder",
     )
 
 

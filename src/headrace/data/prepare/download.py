@@ -38,7 +38,7 @@ Report = Callable[[int, int | None], None]
 
 
 class DownloadError(HeadraceError, OSError):
-    """A file cannot be downloaded: mend the connection, name another mirror, or make room for it."""
+    """A file cannot be downloaded: fix the connection, name another mirror, or make room for it."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ def download_any(
     except OSError as error:
         if isinstance(error, HeadraceError):
             raise
-        cure = "make room, or choose a folder that can be written to; what came so far is kept"
+        fix = "make room, or choose a folder that can be written to; what came so far is kept"
         raise DownloadError.about(
-            "cannot store a download", place=error.filename or target, found=error.strerror or error, cure=cure
+            "cannot store a download", place=error.filename or target, found=error.strerror or error, fix=fix
         ) from error
 
     return target
@@ -139,16 +139,14 @@ def _opened(part: Path, target: Path) -> Iterator[IO[bytes]]:
     """Opens the file that grows, locked against other processes. An empty one is removed at the end."""
     if target.is_dir():
         expected = "a file, or nothing"
-        cure = "remove it, or choose another folder"
-        raise DownloadError.about(
-            "cannot store a download", place=target, found="a folder", expected=expected, cure=cure
-        )
+        fix = "remove it, or choose another folder"
+        raise DownloadError.about("cannot store a download", place=target, found="a folder", expected=expected, fix=fix)
 
     with part.open("a+b") as file:
         if not _is_ours(file, part):
-            cure = "wait until it has ended, then run this again"
+            fix = "wait until it has ended, then run this again"
             raise DownloadError.about(
-                "cannot store a download", place=part, found="another process writes it now", cure=cure
+                "cannot store a download", place=part, found="another process writes it now", fix=fix
             )
 
         try:
@@ -185,7 +183,7 @@ def _complete(
         place=part.with_name(part.name.removeprefix(".").removesuffix(".part")),
         found=f"\n{'':12}".join(failures),
         expected=f"a file with the checksum {checksum}",
-        cure="check the connection and run this again, it goes on where it stopped; or name another mirror",
+        fix="check the connection and run this again, it resumes where it stopped; or name another mirror",
     )
 
 

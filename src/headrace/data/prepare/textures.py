@@ -123,7 +123,7 @@ def _refuse_other_content(root: Path, count: int) -> None:
         place=root,
         found=found,
         expected=f"nothing, or {count} of its pictures",
-        cure="delete it or choose another folder",
+        fix="delete it or choose another folder",
     )
 
 

@@ -128,9 +128,9 @@ def _shaped(leaf: Leaf, column: Ragged, shapes: Array, ragged: gather.RaggedAs, 
     if ragged != "list" and len(distinct) > 1:
         some = ["x".join(map(str, shape)) for shape in distinct[:4].tolist()]
         found = ", ".join(some)
-        cure = 'crop or resize them in a step, or set ragged="list"'
+        fix = 'crop or resize them in a step, or set ragged="list"'
         raise SampleError.about(
-            "arrays of one batch differ in shape", place=f"column {leaf.name!r}", found=found, cure=cure
+            "arrays of one batch differ in shape", place=f"column {leaf.name!r}", found=found, fix=fix
         )
 
     values, offsets = column.packed()

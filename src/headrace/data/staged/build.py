@@ -162,7 +162,7 @@ def draws_error(who: str) -> UsageError:
         place=who,
         found="random numbers drawn in front of the cut",
         expected="steps that give the same result each time",
-        cure="move it behind the cut (get_item_transform, or .map after .cache), declare it with random=False if "
+        fix="move it after the cut (get_item_transform, or .map after .cache), declare it with random=False if "
         "its result does not depend on them, or ask for it with freeze_random=True",
     )
 
@@ -206,16 +206,16 @@ def plan_work(
         work.node = data.node
         if not data.block.schema.fields:
             found = "no arrays, numbers or strings"
-            cure = "have the steps return some, or leave cache= out"
-            raise SampleError.about("samples hold nothing that could be kept", found=found, cure=cure)
+            fix = "have the steps return some, or leave cache= out"
+            raise SampleError.about("samples hold nothing that could be kept", found=found, fix=fix)
 
         seconds = time.perf_counter() - began
         if not freeze_random:
             _check_steady(work, keys)
         elif not _same(data, work.computed(keys)):
             found = "another result for the same random streams: a step has a generator of its own"
-            cure = "have it draw from headrace.rng(), or from the global generators"
-            raise UsageError.about("random steps cannot be computed once", found=found, cure=cure)
+            fix = "have it draw from headrace.rng(), or from the global generators"
+            raise UsageError.about("random steps cannot be computed once", found=found, fix=fix)
 
     size = max(data.block.nbytes / len(keys), _bytes_loaded(source, keys), 1.0)
     work.piece = int(min(max(PIECE / size, 1), LONGEST_PIECE))
@@ -269,7 +269,7 @@ def _check_apart(pipeline: Pipeline, at: int, before: Data, together: Data) -> N
                 place=f"the step {step.name!r}",
                 found=f"a sample alone is not what it is among {len(before)}",
                 expected="the same result, whatever the block",
-                cure="compute from each sample alone: what depends on all of them is no step",
+                fix="compute from each sample alone: what depends on all of them is no step",
             )
 
 

@@ -50,7 +50,7 @@ NOTE, LOCK, DATA, VERSION = "staged.json", "lock", "data-", 1
 OURS = re.compile(r"\.?data-[0-9a-f]{16}(\..*)?")
 """Names of data, and of what is around them while they are made."""
 
-ANEW = "delete the folder: the cache is then built anew"
+ANEW = "delete the folder: headrace then builds the cache again"
 
 Stale = Literal["error", "rebuild"]
 
@@ -155,7 +155,7 @@ class Folder:
                 place=self.path,
                 found="\n            ".join(changes[:12] + ["..."] * (len(changes) > 12)),
                 expected="a cache of these data and steps",
-                cure='undo the change, delete the folder, choose another, or have it built anew: stale="rebuild"',
+                fix='undo the change, delete the folder, choose another, or have it rebuilt: stale="rebuild"',
             )
 
         self._say("; ".join(changes))
@@ -163,7 +163,7 @@ class Folder:
 
     def _say(self, why: str) -> None:
         if not self._said:
-            LOGGER.warning("headrace: the cache %s is built anew: %s", self.path, why)
+            LOGGER.warning("headrace: the cache %s is rebuilt: %s", self.path, why)
             self._said = True
 
     def _open(self, note: CacheNote) -> Cached:
@@ -176,15 +176,15 @@ class Folder:
         except (DatasetNotFoundError, FormatError) as error:
             lines = []
             for line in str(error).splitlines():
-                if "cure:" not in line:
+                if "fix:" not in line:
                     lines.append(line.strip())
 
-            raise FormatError.about("a cache is damaged", place=data, found="; ".join(lines), cure=ANEW) from error
+            raise FormatError.about("a cache is damaged", place=data, found="; ".join(lines), fix=ANEW) from error
 
         if reader is not None and (len(reader) != note.length or not _holds(reader, note.node)):
             found = f"{len(reader):,} samples of {_listed(reader.schema)}"
             expected = f"{note.length:,} samples of {_listed(schema_of(note.node))}"
-            raise FormatError.about("a cache is damaged", place=data, found=found, expected=expected, cure=ANEW)
+            raise FormatError.about("a cache is damaged", place=data, found=found, expected=expected, fix=ANEW)
 
         return Cached(note.node, reader, note.length)
 
@@ -208,8 +208,8 @@ class Folder:
                 shown += " ..."
 
             found = f"{shown}, which is no cache"
-            cure = "choose another folder, or remove what is there"
-            raise UsageError.about("there is something already", place=self.path, found=found, cure=cure)
+            fix = "choose another folder, or remove what is there"
+            raise UsageError.about("there is something already", place=self.path, found=found, fix=fix)
 
     def build(self, work: BuildJob, seconds: float, report: Report) -> Cached:
         """Computes samples into the folder; if another process is at it, waits for it, and opens what it made.
@@ -224,24 +224,24 @@ class Folder:
                 raise
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             if full:
-                cure = "make room"
+                fix = "make room"
             else:
-                cure = "choose a folder that can be written"
+                fix = "choose a folder that can be written"
 
-            cure += ", and run the same again: what is computed so far is kept"
-            raise self._disk_error("a cache could not be built", error, cure) from error
+            fix += ", and run the same again: what is computed so far is kept"
+            raise self._disk_error("a cache could not be built", error, fix) from error
 
     def _say_it_waits(self) -> None:
         LOGGER.warning("headrace: another process is building the cache %s; waiting for it", self.path)
 
-    def _disk_error(self, what: str, error: OSError, cure: str) -> DatasetError:
+    def _disk_error(self, what: str, error: OSError, fix: str) -> DatasetError:
         if error.filename:
             which = f": {error.filename}"
         else:
             which = ""
 
         found = f"{error.strerror or error}" + which
-        return DatasetError.about(what, place=self.path, found=found, cure=cure)
+        return DatasetError.about(what, place=self.path, found=found, fix=fix)
 
     def _build(self, work: BuildJob, seconds: float, report: Report) -> Cached:
         if work.node is not None:
@@ -364,5 +364,5 @@ def read_note(folder: Path) -> CacheNote | None:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         lines = str(error).splitlines() or [""]
         found = f"{type(error).__name__}: {lines[0]}"
-        cure = ANEW
-        raise FormatError.about("the description of a cache is damaged", place=path, found=found, cure=cure) from error
+        fix = ANEW
+        raise FormatError.about("the description of a cache is damaged", place=path, found=found, fix=fix) from error

@@ -83,7 +83,7 @@ def fingerprint_of(named: Iterable[tuple[str, Any]]) -> Fingerprint:
                     place=f"{name}{inner}",
                     found=str(error),
                     expected="code and values that can be compared",
-                    cure="declare the step with headrace.step(f, version='1'), and change the version when results "
+                    fix="declare the step with headrace.step(f, version='1'), and change the version when results "
                     "do; a dataset may have a method fingerprint() that returns text",
                 ) from error
 

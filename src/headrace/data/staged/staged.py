@@ -104,10 +104,10 @@ class Staged(Fluent, Dataset[Any]):
         on: On = "local",
     ) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-            cure = "pack the stream first (headrace pack), or apply the transform in it"
+            fix = "pack the stream first (headrace pack), or apply the transform in it"
             found = f"a {type(dataset).__name__}"
             raise UsageError.about(
-                "steps need samples that have numbers", found=found, expected="a map-style dataset", cure=cure
+                "steps need samples that have numbers", found=found, expected="a map-style dataset", fix=fix
             )
 
         self.dataset = dataset

@@ -109,10 +109,10 @@ def _differ_now(both: Node, known: Node) -> SampleError:
             break
 
     what = "some samples differ in shape, those that were looked at beforehand did not"
-    cure = (
+    fix = (
         "have the step before it return arrays of one shape, or declare it as batched and return headrace.types.Ragged"
     )
-    return SampleError.about(what, place=f"column {name!r}", found=found, expected="one shape for all", cure=cure)
+    return SampleError.about(what, place=f"column {name!r}", found=found, expected="one shape for all", fix=fix)
 
 
 def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Place) -> list[Any]:

@@ -102,7 +102,7 @@ def step(
         return lambda given: step(given, random=random, batched=batched, on=on, name=name, version=version)
     if isinstance(function, Step):
         raise UsageError.about(
-            "this is a step already", place="headrace.step", found=str(function), cure="declare it once"
+            "this is a step already", place="headrace.step", found=str(function), fix="declare it once"
         )
 
     if not callable(function):

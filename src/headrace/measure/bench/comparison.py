@@ -235,8 +235,8 @@ def compare(options: BenchOptions, report: Report | None = None) -> Comparison:
             raise
         place = error.filename or options.keep or tempfile.gettempdir()
         found = error.strerror or error
-        cure = "make room, or choose another folder with --keep or the variable TMPDIR"
-        raise DatasetError.about("cannot write or read a form", place=place, found=found, cure=cure) from error
+        fix = "make room, or choose another folder with --keep or the variable TMPDIR"
+        raise DatasetError.about("cannot write or read a format", place=place, found=found, fix=fix) from error
 
     return comparison
 
@@ -276,8 +276,8 @@ def _check(options: BenchOptions) -> None:
     if options.keep is not None:
         for name in _formats(options):
             if (taken := place_of(name, options.keep).parent).exists():
-                cure = "choose another folder"
-                raise UsageError.about("there is something already", place=taken, expected="nothing", cure=cure)
+                fix = "choose another folder"
+                raise UsageError.about("there is something already", place=taken, expected="nothing", fix=fix)
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ def in_one_line(error: Exception) -> str:
     sentences = [first]
     for line in lines:
         name, _, text = line.strip().partition(":")
-        if name in ("found", "cure"):
+        if name in ("found", "fix"):
             sentences.append(text.strip())
 
     return "; ".join(sentences)

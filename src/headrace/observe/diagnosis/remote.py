@@ -126,7 +126,7 @@ def _network(case: Case, remote: RemoteReads) -> Iterator[Finding]:
             f"compressed form); what is predicted is for half of them. Or {nearer}."
         )
         if remote.cache == "":
-            advice = f"{advice} With cache_dir=, the epochs behind the first one need no network."
+            advice = f"{advice} With cache_dir=, the epochs after the first one need no network."
 
     gain = case.gain(change)
     if gain >= WORTH:

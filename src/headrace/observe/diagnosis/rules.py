@@ -9,9 +9,9 @@ import numpy as np
 
 from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.certainty import machine
-from headrace.observe.diagnosis.cures import CURE_FOR_REMOTE_READS, cure_for
 from headrace.observe.diagnosis.device import device_findings
 from headrace.observe.diagnosis.finding import WORTH, Finding
+from headrace.observe.diagnosis.fixes import FIX_FOR_REMOTE_READS, fix_for
 from headrace.observe.diagnosis.live import live_findings, waits_for_source
 from headrace.observe.diagnosis.network import line_is_full, network_findings
 from headrace.observe.diagnosis.remote import remote_findings, workers_do_not_help
@@ -50,7 +50,7 @@ def _training(case: Case) -> Iterator[Finding]:
     yield Finding(
         "training-limits",
         "training",
-        f"The loader keeps up: behind the first batch of an epoch, the loop waited {case.steady_share:.1%} of the "
+        f"The loader keeps up: after the first batch of an epoch, the loop waited {case.steady_share:.1%} of the "
         f"time. {step}.",
         "Nothing in the loader. Make the step faster: larger batches, mixed precision, a compiled model.",
     )
@@ -99,7 +99,7 @@ def _start(case: Case) -> Iterator[Finding]:
         yield Finding(
             "slow-start",
             "start",
-            f"Each of {fresh} epochs starts its workers anew and waits {seconds(float(np.median(took)))} "
+            f"Each of {fresh} epochs starts new workers and waits {seconds(float(np.median(took)))} "
             f"for the first batch: {share:.0%} of all the time.",
             "Keep the workers between epochs: persistent_workers=True. With spawn, keep imports and what "
             "worker_init_fn does short.",
@@ -231,9 +231,9 @@ def _stages(case: Case) -> Iterator[Finding]:
         if where := _line_of(part, case.recording.places):
             sentence = f"{sentence}, most of it in {where}"
 
-        advice = cure_for(part, case.setting)
+        advice = fix_for(part, case.setting)
         if part == "read" and workers_do_not_help(case):
-            advice = CURE_FOR_REMOTE_READS
+            advice = FIX_FOR_REMOTE_READS
 
         yield Finding(
             f"slow-{part}",

@@ -62,7 +62,7 @@ def stragglers(case: Case) -> Iterator[Finding]:
         "stragglers",
         "stragglers",
         f"A batch usually takes {seconds(usual)}; {int(late.sum())} of {len(late)} take up to "
-        f"{seconds(float(case.made[late].max()))}{_because(case, late, usual)}, and the others wait behind them. With "
+        f"{seconds(float(case.made[late].max()))}{_because(case, late, usual)}, and the others wait for them. With "
         f"even batches the loop would be {even:.2f} times as fast.",
         remedy.advice,
         remedy.gain,

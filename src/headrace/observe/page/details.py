@@ -125,7 +125,7 @@ def _setting(recording: Recording) -> dict[str, str]:
 
     collating = _either(setting.own_collate, "a collate_fn of your own", "torch's rules")
     rows["batches made by"] = _either(setting.makes_batches, "the dataset, whole", collating)
-    rows["page-locked memory"] = _either(setting.pin_memory or bool(setting.device), "yes", "no")
+    rows["pinned memory"] = _either(setting.pin_memory or bool(setting.device), "yes", "no")
     if setting.device:
         rows["device"] = setting.device
     rows["accelerator"] = setting.accelerator or "none"

@@ -42,20 +42,20 @@ class BrokerAddress:
             forms = " or ".join(f'"{known}://host/{self.NAMED}"' for known in self.PORTS)
             raise wrong_argument("url", f"{scheme}://...", forms)
         if not self.name:
-            cure = f"write the {self.NAMED} behind the host"
+            fix = f"write the {self.NAMED} behind the host"
             what = f"this URL has no {self.NAMED}"
-            raise UsageError.about(what, place=PLACE, found=shown_url(self.url), expected=self.FORM, cure=cure)
+            raise UsageError.about(what, place=PLACE, found=shown_url(self.url), expected=self.FORM, fix=fix)
 
         unknown = self.settings.keys() - set(self.SETTINGS)
         if unknown:
             raise self.wrong_setting(", ".join(sorted(unknown)))
 
     def wrong_setting(self, found: str) -> UsageError:
-        """Returns the error for what stands behind the question mark; the caller raises it."""
+        """Returns the error for what is after the question mark; the caller raises it."""
         what = "this URL has a wrong setting"
-        cure = "correct what stands behind the question mark, or leave it out"
+        fix = "correct what is after the question mark, or leave it out"
         expected = " and ".join(f"?{name}=" for name in self.SETTINGS)
-        return UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected=expected, cure=cure)
+        return UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected=expected, fix=fix)
 
     @property
     def parts(self) -> SplitResult:

@@ -81,9 +81,9 @@ class AmqpAddress(BrokerAddress):
             client_properties={"connection_name": "headrace"},
         )
 
-    def refused(self, found: str, cure: str) -> StorageError:
+    def refused(self, found: str, fix: str) -> StorageError:
         """Returns the error of a broker that refuses for good; the caller raises it."""
-        return StorageError.about("the broker refuses", place=self.place, found=found, cure=cure)
+        return StorageError.about("the broker refuses", place=self.place, found=found, fix=fix)
 
     def connect(self) -> Any:
         """Returns an open connection. Raises `Away`; `StorageError` if the server refuses for good."""
@@ -108,8 +108,8 @@ def translated(address: AmqpAddress) -> Iterator[None]:
     try:
         yield
     except refused as error:
-        cure = "check user, password and ?vhost="
-        raise address.refused(_words(error), cure) from None
+        fix = "check user, password and ?vhost="
+        raise address.refused(_words(error), fix) from None
     except exceptions.ChannelClosedByBroker as error:
         text = f"{error.reply_code} {error.reply_text}"
         if _is_final(error.reply_code, text):

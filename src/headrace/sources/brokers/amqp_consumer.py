@@ -100,9 +100,9 @@ class AmqpConsumer:
             trial.basic_consume(self._address.name, lambda *_: None, arguments={OFFSET: "first"})
         except exceptions.ChannelClosedByBroker:
             return
-        cure = "open it with stream=True, which needs no journal"
+        fix = "open it with stream=True, which needs no journal"
         where = self._address.place
-        raise StorageError.about("this is no queue", place=where, found="a queue of type stream", cure=cure)
+        raise StorageError.about("this is no queue", place=where, found="a queue of type stream", fix=fix)
 
     def _consume(self, window: int) -> None:
         """Adds a consumer with this window. Those of a channel add up, and its messages keep their order."""

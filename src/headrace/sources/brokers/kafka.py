@@ -45,7 +45,7 @@ FIRST_ANSWER = (1.0, 3.0, 6.0)
 ID_ANSWER = 1.0
 """Seconds for the id of a topic, which brokers before Kafka 2.8 do not know."""
 
-CURE = "see whether the address is right and the broker runs; options= takes settings of librdkafka"
+FIX = "see whether the address is right and the broker runs; options= takes settings of librdkafka"
 
 OF_REGISTRY = "schema.registry."
 """Begins the names of options that are not of the broker."""
@@ -70,14 +70,14 @@ class KafkaSource:
         brokers, _, topic = url.partition("://")[2].partition("/")
         shown = shown_url(url)
         if "@" in brokers:
-            cure = 'options={"sasl.username": ..., "sasl.password": os.environ[...], "security.protocol": "SASL_SSL"}'
+            fix = 'options={"sasl.username": ..., "sasl.password": os.environ[...], "security.protocol": "SASL_SSL"}'
             what = "user and password do not belong into the URL of a Kafka broker"
-            raise UsageError.about(what, place=PLACE, found=shown, expected="options=", cure=cure)
+            raise UsageError.about(what, place=PLACE, found=shown, expected="options=", fix=fix)
         if not brokers or not topic or "/" in topic or "?" in topic:
             expected = "kafka://host:9092/topic, with commas between several hosts"
-            cure = "write host, port and topic, and settings into options="
+            fix = "write host, port and topic, and settings into options="
             what = "no topic of a broker"
-            raise UsageError.about(what, place=PLACE, found=shown, expected=expected, cure=cure)
+            raise UsageError.about(what, place=PLACE, found=shown, expected=expected, fix=fix)
         check_server(url, PLACE, "kafka://host:9092/topic")
 
         return KafkaSource(brokers, topic, _checked_options(options or {}))
@@ -380,14 +380,14 @@ class KafkaLog:
         if wanted < low:
             found = f"its first message has offset {low}: {low - wanted:,} were deleted before they were read"
         else:
-            found = f"offsets {low} to {high}: was the topic deleted and made anew?"
+            found = f"offsets {low} to {high}: was the topic deleted and created again?"
 
         error = RecordsLostError.about(
-            "the broker no longer has the messages with which to go on",
+            "the broker no longer has the messages from which to continue",
             place=f"{self._source.place}, partition {number}",
             found=found,
             expected=f"offset {wanted}",
-            cure="have the topic keep its messages longer (retention.ms, retention.bytes), or pass them over: "
+            fix="have the topic keep its messages longer (retention.ms, retention.bytes), or pass them over: "
             'headrace.follow(..., on_gap="skip")',
         )
         error.partition = number
@@ -399,13 +399,13 @@ class KafkaLog:
         what = "the broker does not answer"
         if error.code() not in (code._TRANSPORT, code._ALL_BROKERS_DOWN, code._TIMED_OUT, code._RESOLVE):
             return self._error(what, error)
-        return no_answer(what, self._source.place, f"{error.name()}: {error.str()}", CURE)
+        return no_answer(what, self._source.place, f"{error.name()}: {error.str()}", FIX)
 
-    def _error(self, what: str, error: Any, cure: str | None = None) -> StorageError:
+    def _error(self, what: str, error: Any, fix: str | None = None) -> StorageError:
         if isinstance(error, self._kafka.KafkaException):
             error = error.args[0]
         found = f"{error.name()}: {error.str()}"
-        return StorageError.about(what, place=self._source.place, found=found, cure=cure or CURE)
+        return StorageError.about(what, place=self._source.place, found=found, fix=fix or FIX)
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:

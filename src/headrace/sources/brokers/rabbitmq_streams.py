@@ -81,8 +81,8 @@ def _asked(address: AmqpAddress, question: Callable[[AmqpAddress], int]) -> int:
     try:
         return question(address)
     except Away as away:
-        cure = "see whether the address is right and the broker runs"
-        raise no_answer("the broker does not answer", address.place, away, cure) from away
+        fix = "see whether the address is right and the broker runs"
+        raise no_answer("the broker does not answer", address.place, away, fix) from away
 
 
 def first_of(address: AmqpAddress) -> int:
@@ -154,9 +154,9 @@ class _StreamFetcher:
         self._consumer.connect()
 
     def _lost(self, found: str, first: int) -> RecordsLostError:
-        cure = f"begin at {first:,} or later; or have the stream keep its messages longer (x-max-age)"
-        what = "the stream does not have the messages from which to go on"
-        error = RecordsLostError.about(what, place=self._address.place, found=found, cure=cure)
+        fix = f"begin at {first:,} or later; or have the stream keep its messages longer (x-max-age)"
+        what = "the stream does not have the messages from which to continue"
+        error = RecordsLostError.about(what, place=self._address.place, found=found, fix=fix)
         error.partition = 0
         error.earliest = first
         return error

@@ -85,8 +85,8 @@ class RedisAddress(BrokerAddress):
         except OSError as error:
             raise Away(str(error)) from error
 
-    def _refusal(self, error: Exception, cure: str) -> StorageError:
-        return StorageError.about("the server refuses", place=self.place, found=error, cure=cure)
+    def _refusal(self, error: Exception, fix: str) -> StorageError:
+        return StorageError.about("the server refuses", place=self.place, found=error, fix=fix)
 
     def position_of(self, entry: bytes) -> int:
         """Returns the position of an entry id. Raises `StorageError` if it does not fit."""
@@ -95,10 +95,10 @@ class RedisAddress(BrokerAddress):
         low = int(sequence)
         if high >= MOST_MILLISECONDS or low >> SEQUENCE_BITS:
             expected = f"milliseconds below {MOST_MILLISECONDS:,}, and a sequence below {1 << SEQUENCE_BITS:,}"
-            cure = "let Redis make the ids: XADD with *"
+            fix = "let Redis make the ids: XADD with *"
             found = f"the id {entry.decode()}"
             what = "an entry has an id that is no position"
-            raise StorageError.about(what, place=self.place, found=found, expected=expected, cure=cure)
+            raise StorageError.about(what, place=self.place, found=found, expected=expected, fix=fix)
         return high << SEQUENCE_BITS | low
 
 

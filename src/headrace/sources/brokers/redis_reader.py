@@ -143,9 +143,9 @@ class RedisFetcher:
         raise self._lost(f"id {id_at(self._next)}, and the first one that is there is {id_at(earliest)}", earliest)
 
     def _lost(self, found: str, earliest: int) -> RecordsLostError:
-        cure = f"begin at {earliest} (id {id_at(earliest)}) or later; or have the stream keep more (MAXLEN, XTRIM)"
-        what = "the stream does not have the entries from which to go on"
-        error = RecordsLostError.about(what, place=self._address.place, found=found, cure=cure)
+        fix = f"begin at {earliest} (id {id_at(earliest)}) or later; or have the stream keep more (MAXLEN, XTRIM)"
+        what = "the stream does not have the entries from which to continue"
+        error = RecordsLostError.about(what, place=self._address.place, found=found, fix=fix)
         error.partition = 0
         error.earliest = earliest
         return error

@@ -53,8 +53,8 @@ class RedisStreamLog(ReadAheadLog):
         try:
             return self._address.asked(lambda: self._client.execute_command(*command))
         except Away as away:
-            cure = "see whether the address is right and the server runs"
-            raise no_answer("the server does not answer", self._address.place, away, cure) from away
+            fix = "see whether the address is right and the server runs"
+            raise no_answer("the server does not answer", self._address.place, away, fix) from away
 
     def resolve(self, start: Start) -> Positions:
         """Returns the position that `start` means now. Raises `StorageError`, `UsageError`."""

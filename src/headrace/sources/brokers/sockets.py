@@ -73,16 +73,16 @@ class SocketSource:
         shown = shown_url(self.url)
         if parts.username is not None or parts.password is not None:
             expected = "no user and password: sockets know none"
-            cure = "leave them out, and connect only where others cannot"
-            raise UsageError.about("wrong address of a socket", place=PLACE, found=shown, expected=expected, cure=cure)
+            fix = "leave them out, and connect only where others cannot"
+            raise UsageError.about("wrong address of a socket", place=PLACE, found=shown, expected=expected, fix=fix)
 
         is_plain = parts.path in ("", "/") and "," not in parts.netloc
         if parts.scheme == "tcp" and is_plain and parts.port is not None and (parts.hostname or self.listens):
             return parts.hostname or "", parts.port
         if parts.scheme == "unix" and not parts.netloc and parts.path not in ("", "/"):
             return unquote(parts.path)
-        cure = "write host and port, or three slashes and the path of the socket file"
-        raise UsageError.about("wrong address of a socket", place=PLACE, found=shown, expected=FORM, cure=cure)
+        fix = "write host and port, or three slashes and the path of the socket file"
+        raise UsageError.about("wrong address of a socket", place=PLACE, found=shown, expected=FORM, fix=fix)
 
     @property
     def listens(self) -> bool:
@@ -91,9 +91,9 @@ class SocketSource:
         others = set(query) - {"listen"}
         if others:
             found = ", ".join(sorted(others))
-            cure = "correct what stands behind the question mark, or leave it out"
+            fix = "correct what is after the question mark, or leave it out"
             what = "this URL has a wrong setting"
-            raise UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected="?listen", cure=cure)
+            raise UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected="?listen", fix=fix)
         return self.listen or "listen" in query
 
     def receiver(self) -> SocketReceiver:
@@ -147,8 +147,8 @@ class SocketReceiver:
             else:
                 server = self._listening_at(self._address)
         except OSError as error:
-            cure = "give another address, or end who listens there"
-            raise StorageError.about("cannot listen", place=self._source.place, found=error, cure=cure) from error
+            fix = "give another address, or end who listens there"
+            raise StorageError.about("cannot listen", place=self._source.place, found=error, fix=fix) from error
         server.setblocking(False)
         return server
 
@@ -228,9 +228,9 @@ class SocketReceiver:
         """Ends a connection whose frames are wrong. That of a server is an error, one of many clients is not."""
         self._forget(connection)
         expected = f"frames as frame={self._source.frame!r} says"
-        cure = "correct frame=, or have the sender cut what it sends into smaller frames"
+        fix = "correct frame=, or have the sender cut what it sends into smaller frames"
         error = StorageError.about(
-            "a connection has wrong frames", place=self._source.place, found=found, expected=expected, cure=cure
+            "a connection has wrong frames", place=self._source.place, found=found, expected=expected, fix=fix
         )
         if self._listens:
             LOGGER.warning("A client is not listened to any more: %s", error)

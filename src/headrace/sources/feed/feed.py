@@ -416,7 +416,7 @@ class Feed:
             place=f"{self._source.place}, span {span.number}",
             found=f"{found:,} records",
             expected=f"{span.count:,}, as before",
-            cure='have the log keep its records longer, or pass over the rest of the span: on_gap="skip"',
+            fix='have the log keep its records longer, or pass over the rest of the span: on_gap="skip"',
         )
         if self._options.on_gap != "skip":
             raise error
@@ -447,5 +447,6 @@ def check_identity(place: str, known: Mapping[str, str], found: Mapping[str, str
         other = found.get(name, "")
         if value and other and value != other:
             what = "this state belongs to another log"
-            cure = "load it where it was saved, or begin anew without it"
-            raise StateError.about(what, place=place, found=f"{name} {other}", expected=value, cure=cure)
+            fix = "load it where it was saved, or begin again without it"
+            who = f"state: {name}={value}, this log: {name}={other}"
+            raise StateError.about(what, place=place, found=who, expected=f"the same {name} in both", fix=fix)

@@ -80,7 +80,7 @@ def connect(address: str) -> Connection:
             connection.close()
             raise
 
-    raise StorageError.about("the I/O process does not answer", place=address, found=f"gone, {TRIES} times", cure=LOOK)
+    raise StorageError.about("the I/O process does not answer", place=address, found=f"gone, {TRIES} times", fix=LOOK)
 
 
 class LocalSupply:
@@ -230,7 +230,7 @@ class LocalSupply:
         if self._deaths > DEATHS:
             self.close()
             what = "the I/O process ends whenever it begins to read this source"
-            raise StorageError.about(what, place=self._source.place, found=f"its end, {DEATHS + 1} times", cure=LOOK)
+            raise StorageError.about(what, place=self._source.place, found=f"its end, {DEATHS + 1} times", fix=LOOK)
 
 
 def commit(source: LogSource, positions: dict[int, int], identity: dict[str, str]) -> None:

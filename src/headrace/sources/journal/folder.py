@@ -95,8 +95,8 @@ def check_source(folder: Path, place: str) -> None:
 
     if found != place:
         what = "this journal holds messages of another source"
-        cure = "give each source a journal= of its own; messages that are not needed any more: delete the folder"
-        raise UsageError.about(what, place=folder, found=found, expected=place, cure=cure)
+        fix = "give each source a journal= of its own; messages that are not needed any more: delete the folder"
+        raise UsageError.about(what, place=folder, found=found, expected=place, fix=fix)
 
 
 def _note_source(path: Path, place: str) -> None:
@@ -135,8 +135,8 @@ def cannot_write(folder: Path, error: OSError) -> StorageError:
     """Returns the error of a journal that cannot be written; the caller raises it."""
     if error.errno in NO_SPACE:
         return no_space(folder, "some kilobytes for the small files beside the messages")
-    cure = "mend the disk, or give another folder as journal="
-    return StorageError.about("cannot write the journal", place=folder, found=error, cure=cure)
+    fix = "repair the disk, or give another folder as journal="
+    return StorageError.about("cannot write the journal", place=folder, found=error, fix=fix)
 
 
 @contextlib.contextmanager
@@ -153,8 +153,8 @@ def no_space(folder: Path, needed: str) -> StorageError:
     """Returns the error of a disk without room for a journal; the caller raises it. needed: bytes, in words."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     found = f"{shutil.disk_usage(there).free:,} bytes free"
-    cure = "free space on this disk, or give a folder on another one as journal="
-    return StorageError.about("the disk is full", place=folder, found=found, expected=needed, cure=cure)
+    fix = "free space on this disk, or give a folder on another one as journal="
+    return StorageError.about("the disk is full", place=folder, found=found, expected=needed, fix=fix)
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -236,9 +236,9 @@ class WriterLock:
         if not taken:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace")
             os.close(self._fd)
-            cure = "end that process, or give this one a journal of its own"
+            fix = "end that process, or give this one a journal of its own"
             found = f"process {holder} writes to it" if holder else "another process writes to it"
-            raise JournalTaken.about("the journal is in use", place=folder, found=found, cure=cure)
+            raise JournalTaken.about("the journal is in use", place=folder, found=found, fix=fix)
 
         # The file gives up no space before it has its own again: others may fill the disk meanwhile.
         holder_now = str(os.getpid()).encode()

@@ -80,9 +80,9 @@ class MemoryJournal:
         if wanted > self.limit:
             found = f"a message that takes {wanted:,} bytes"
             expected = f"{self.limit:,} bytes at most"
-            cure = "raise journal_bytes=, or send smaller messages"
+            fix = "raise journal_bytes=, or send smaller messages"
             what = "the journal in memory cannot hold a message"
-            raise StorageError.about(what, place=self.place, found=found, expected=expected, cure=cure)
+            raise StorageError.about(what, place=self.place, found=found, expected=expected, fix=fix)
 
         if self._size + wanted > self.limit and self._read:
             self._drop_until(min(self._read.values()))
@@ -119,9 +119,9 @@ class MemoryJournal:
             if not self._first <= number <= self.durable:
                 found = f"record {number:,}, of records {self._first:,} to {self.durable - 1:,}"
                 expected = "what all readers have read is dropped when there is no room"
-                cure = "give journal= a folder, which keeps records until they are committed"
-                what = "the journal in memory does not have the records from which to go on"
-                error = RecordsLostError.about(what, place=self.place, found=found, expected=expected, cure=cure)
+                fix = "give journal= a folder, which keeps records until they are committed"
+                what = "the journal in memory does not have the records from which to continue"
+                error = RecordsLostError.about(what, place=self.place, found=found, expected=expected, fix=fix)
                 error.partition = 0
                 error.earliest = self._first
                 raise error

@@ -247,9 +247,9 @@ class JournalWriter:
     def _too_large(self, size: int, largest: int) -> StorageError:
         found = f"a message that takes {size:,} bytes"
         expected = f"{largest:,} bytes at most"
-        cure = "raise journal_bytes=, or send smaller messages"
+        fix = "raise journal_bytes=, or send smaller messages"
         what = "the journal cannot hold a message"
-        return StorageError.about(what, place=self.folder, found=found, expected=expected, cure=cure)
+        return StorageError.about(what, place=self.folder, found=found, expected=expected, fix=fix)
 
     def _write(self, parts: list[bytes], length: int, begun: int) -> bool:
         """Writes records behind the last ones. Takes them back, and returns False, if the disk is full."""

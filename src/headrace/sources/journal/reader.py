@@ -135,9 +135,9 @@ class JournalReader:
     def _lost(self, number: int, found: str, first: int | None = None) -> RecordsLostError:
         if first is None:
             first = self.first
-        cure = f"begin at {first:,} or later, or commit no further than what is still to be read"
-        what = "the journal does not have the records from which to go on"
-        error = RecordsLostError.about(what, place=self.folder, found=found, cure=cure)
+        fix = f"begin at {first:,} or later, or commit no further than what is still to be read"
+        what = "the journal does not have the records from which to continue"
+        error = RecordsLostError.about(what, place=self.folder, found=found, fix=fix)
         error.partition = 0
         error.earliest = first
         return error

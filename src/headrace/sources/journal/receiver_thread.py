@@ -216,8 +216,8 @@ def join(source: Journaled) -> Receiving | None:
 def _joined(source: Journaled, running: Receiving | None) -> Receiving | None:
     if running is not None and running.source.messages != source.messages:
         found = f"the journal of {running.source.place}, which this process writes"
-        cure = "give each source a folder of its own as journal="
-        raise StorageError.about("the journal is in use", place=source.journal, found=found, cure=cure)
+        fix = "give each source a folder of its own as journal="
+        raise StorageError.about("the journal is in use", place=source.journal, found=found, fix=fix)
 
     if running is None:
         receiver = source.messages.receiver()

@@ -57,9 +57,9 @@ def open_segment(path: Path, first: int) -> int:
 def damaged_segment(path: Path, error: Damaged | OtherVersion) -> FormatError:
     """Returns the error of a segment that is not as it was written; the caller raises it."""
     if isinstance(error, OtherVersion):
-        cure = "read this journal with the version of headrace that has written it"
-        return FormatError.about("the journal has another format", place=path, found=error, cure=cure)
+        fix = "read this journal with the version of headrace that has written it"
+        return FormatError.about("the journal has another format", place=path, found=error, fix=fix)
 
     found = f"{error.what}, at byte {error.offset:,}"
-    cure = "restore the file; or begin behind it, with another folder as journal="
-    return FormatError.about("the journal is damaged", place=path, found=found, cure=cure)
+    fix = "restore the file; or begin after it, with another folder as journal="
+    return FormatError.about("the journal is damaged", place=path, found=found, fix=fix)

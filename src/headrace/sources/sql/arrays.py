@@ -60,7 +60,7 @@ def shapes_of(database: Database, relation: Relation, columns: list[SelectedColu
                 place=f"{database.place}, column {column.name!r}",
                 found=f"bounds from {low or '{}'} to {high}",
                 expected="one shape in all rows, or arrays of one dimension",
-                cure="leave the column out with columns=, or store its shape and a flat array",
+                fix="leave the column out with columns=, or store its shape and a flat array",
             )
 
     return shapes

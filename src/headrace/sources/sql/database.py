@@ -32,7 +32,7 @@ AT_ONCE = 3
 """How often a query is tried on new connections that stand, before it is to blame."""
 
 WRONG_QUERIES = ("ProgrammingError", "DataError", "NotSupportedError", "IntegrityError")
-"""Errors of PEP 249 that no other connection would mend."""
+"""Errors of PEP 249 that no other connection would help against."""
 
 NO_ANSWER = ("OperationalError", "InterfaceError")
 """Errors of PEP 249 for a server that does not answer."""
@@ -140,10 +140,10 @@ class Database:
         if tries > 1:
             found = f"{found} ({tries} tries in {seconds:.0f} s)"
         what = "cannot connect to the database"
-        cure = "see that the server runs, and correct host, port, user, password and the name of the database"
+        fix = "see that the server runs, and correct host, port, user, password and the name of the database"
         if not _is_final(error) and (type(error).__name__ in NO_ANSWER or isinstance(error, OSError)):
-            return no_answer(what, self.place, found, cure)
-        return StorageError.about(what, place=self.place, found=found, cure=cure)
+            return no_answer(what, self.place, found, fix)
+        return StorageError.about(what, place=self.place, found=found, fix=fix)
 
     def _refused(self, error: Exception, query: str) -> StorageError:
         return StorageError.about(
@@ -151,7 +151,7 @@ class Database:
             place=self.place,
             found=self._shown(error),
             expected=f"an answer to: {_cut(query)}",
-            cure="correct query=, table=, key= or columns=; a query must be a SELECT that can stand behind `from`",
+            fix="correct query=, table=, key= or columns=; a query must be a SELECT that can follow `from`",
         )
 
     def _shown(self, error: Exception, connecting: bool = False) -> str:

@@ -29,12 +29,12 @@ def keyed(database: Database, relation: Relation, columns: list[SelectedColumn],
     names = [column.name for column in columns]
     if key is None:
         likely = [name for name in names if name.lower() in LIKELY or name.lower().endswith("_id")]
-        cure = "name the column that is unique and never null: key=..."
+        fix = "name the column that is unique and never null: key=..."
         if likely:
-            cure = f"name the column that is unique and never null; this looks like one: key={likely[0]!r}"
+            fix = f"name the column that is unique and never null; this looks like one: key={likely[0]!r}"
         found = "columns " + ", ".join(names)
         raise UsageError.about(
-            "there is no key", place=f"headrace.open(key=) of {database.place}", found=found, cure=cure
+            "there is no key", place=f"headrace.open(key=) of {database.place}", found=found, fix=fix
         )
 
     if not isinstance(key, str) or key not in names:
@@ -48,12 +48,10 @@ def keyed(database: Database, relation: Relation, columns: list[SelectedColumn],
 
     if kind is None or not _has_order(kind):
         expected = "whole numbers below 2**63, texts, UUIDs, dates or timestamps"
-        cure = "choose another key, or make one in the query: row_number() over (order by ...)"
+        fix = "choose another key, or make one in the query: row_number() over (order by ...)"
         found = f"{column.stored or kind}"
         what = "this column cannot be a key"
-        raise UsageError.about(
-            what, place=f"{database.place}, column {key!r}", found=found, expected=expected, cure=cure
-        )
+        raise UsageError.about(what, place=f"{database.place}, column {key!r}", found=found, expected=expected, fix=fix)
 
     expression = relation.column(key)
     if not pa.types.is_string(kind) or column.stored:
@@ -72,16 +70,16 @@ class KeyIndex:
     def __init__(self, keys: pa.Array, place: str, name: str) -> None:
         """keys: of int64 or string. Raises `FormatError` if one is missing or comes twice."""
         where = f"{place}, column {name!r}"
-        cure = "choose a column that is unique and never null, or leave such rows out in query="
+        fix = "choose a column that is unique and never null, or leave such rows out in query="
         what = "this column cannot be a key"
         if keys.null_count:
             found = f"{keys.null_count:,} rows of {len(keys):,} without a value (null)"
-            raise FormatError.about(what, place=where, found=found, expected="a key in each row", cure=cure)
+            raise FormatError.about(what, place=where, found=found, expected="a key in each row", fix=fix)
 
         twice = _first_repeated(keys)
         if twice is not None:
             found = f"{twice!r} in more than one row"
-            raise FormatError.about(what, place=where, found=found, expected="each key once", cure=cure)
+            raise FormatError.about(what, place=where, found=found, expected="each key once", fix=fix)
 
         self._texts = keys
         self._numbers = _as_numbers(keys)

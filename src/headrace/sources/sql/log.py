@@ -83,8 +83,8 @@ class SQLSource:
         self._relation = Relation.of(self._target.dialect, query, table)
         self._table = table
         if xid is not None and self._target.dialect.name != "postgresql":
-            cure = "leave it out, and give settle="
-            raise wrong_argument("xid", xid, "a column of PostgreSQL", place=PLACE, cure=cure)
+            fix = "leave it out, and give settle="
+            raise wrong_argument("xid", xid, "a column of PostgreSQL", place=PLACE, fix=fix)
 
         self._key = key
         self._columns = None if columns is None else tuple(columns)
@@ -166,11 +166,11 @@ class SQLLog:
         self._is_at_end = False
         least = self._edge("min")
         if least is not None and least < 0:
-            cure = "leave such rows out in query=, or add a number to the key there"
+            fix = "leave such rows out in query=, or add a number to the key there"
             where = database.place
             if relation.key is not None:
                 where = f"{database.place}, column {relation.key.name!r}"
-            raise FormatError.about("positions are 0 or more", place=where, found=f"the key {least}", cure=cure)
+            raise FormatError.about("positions are 0 or more", place=where, found=f"the key {least}", fix=fix)
 
     def partitions(self) -> list[int]:
         """See `Log.partitions`: there is one, 0."""
@@ -185,8 +185,8 @@ class SQLLog:
         if isinstance(start, Mapping) and list(start) == [0] and isinstance(start[0], int) and start[0] >= 0:
             return {0: start[0]}
 
-        cure = "give a key, as in {0: 1000}; a query can find the first one of a time"
-        raise wrong_argument("start", start, '"earliest", "latest", or {0: key}', place=PLACE, cure=cure)
+        fix = "give a key, as in {0: 1000}; a query can find the first one of a time"
+        raise wrong_argument("start", start, '"earliest", "latest", or {0: key}', place=PLACE, fix=fix)
 
     def ends(self) -> Positions:
         """See `Log.ends`: rows that must not be taken yet count."""

@@ -38,12 +38,12 @@ def selected(columns: Sequence[SelectedColumn], names: Sequence[str], place: str
         found = ", ".join(map(repr, missing))
         expected = "some of " + ", ".join(known)
         what = "there are no such columns"
-        raise UsageError.about(what, place=place, found=found, expected=expected, cure="correct columns=")
+        raise UsageError.about(what, place=place, found=found, expected=expected, fix="correct columns=")
 
     for name in names:
         if known.count(name) > 1:
-            cure = f"give each a name of its own in the query: a.{name} as a_{name}"
-            raise UsageError.about("two columns have the same name", place=place, found=repr(name), cure=cure)
+            fix = f"give each a name of its own in the query: a.{name} as a_{name}"
+            raise UsageError.about("two columns have the same name", place=place, found=repr(name), fix=fix)
     return [columns[known.index(name)] for name in names]
 
 
@@ -66,8 +66,8 @@ class Relation:
                 raise wrong_argument(name, value, "a text", place="headrace.open")
 
         if query is not None and table is not None:
-            cure = "give query= or table=, not both"
-            raise UsageError.about("what shall be read is said twice", place="headrace.open(query=, table=)", cure=cure)
+            fix = "give query= or table=, not both"
+            raise UsageError.about("what shall be read is said twice", place="headrace.open(query=, table=)", fix=fix)
 
         if table is not None:
             return Relation(dialect, ".".join(map(dialect.quoted, table.split("."))))
@@ -77,7 +77,7 @@ class Relation:
                 place="headrace.open",
                 found="the URL of a database alone",
                 expected='query="select ..." or table="..."',
-                cure='say what shall be read, as in headrace.open(url, table="samples", key="id")',
+                fix='say what shall be read, as in headrace.open(url, table="samples", key="id")',
             )
 
         # The line break ends a comment in the last line.

@@ -52,8 +52,8 @@ def target_of(source: Any) -> Target:
     expected = "the URL of a database, an engine of SQLAlchemy, or a function that returns a connection"
     found = f"a {type(source).__name__}"
     if hasattr(source, "cursor"):
-        cure = "give a function that connects: a connection cannot be sent to worker processes"
-        raise UsageError.about("cannot open this", place=PLACE, found=found, expected=expected, cure=cure)
+        fix = "give a function that connects: a connection cannot be sent to worker processes"
+        raise UsageError.about("cannot open this", place=PLACE, found=found, expected=expected, fix=fix)
     raise UsageError.about("cannot open this", place=PLACE, found=found, expected=expected)
 
 
@@ -150,21 +150,21 @@ class SQLiteTarget:
         rest = url.partition(":")[2]
         if not rest.startswith("///"):
             expected = "sqlite:///relative.db, or sqlite:////absolute.db"
-            cure = "write three slashes in front of a relative path, and four where the path is absolute"
-            raise UsageError.about("this is no file", place=PLACE, found=shown_url(url), expected=expected, cure=cure)
+            fix = "write three slashes in front of a relative path, and four where the path is absolute"
+            raise UsageError.about("this is no file", place=PLACE, found=shown_url(url), expected=expected, fix=fix)
 
         path = rest[3:].partition("?")[0]
         if path in ("", ":memory:"):
-            cure = "write the data to a file, or give a function that returns the connection"
-            raise UsageError.about("a database in memory has no other reader", place=PLACE, found=url, cure=cure)
+            fix = "write the data to a file, or give a function that returns the connection"
+            raise UsageError.about("a database in memory has no other reader", place=PLACE, found=url, fix=fix)
 
         self._path = str(Path(path).absolute())
         self.place = f"sqlite:///{path}"
         self.dialect = Dialect("sqlite")
         self.secrets = Secrets()
         if not Path(self._path).is_file():
-            cure = "correct the path; behind sqlite: three slashes begin a relative one, four an absolute one"
-            raise DatasetNotFoundError.about("there is no such database", place=url, found="no file", cure=cure)
+            fix = "correct the path; after sqlite: three slashes begin a relative one, four an absolute one"
+            raise DatasetNotFoundError.about("there is no such database", place=url, found="no file", fix=fix)
 
     def open(self) -> DatabaseSession:
         return SQLiteSession(self._path)
@@ -193,18 +193,18 @@ class AlchemyTarget:
             # A session ends its own transactions; to do it again fails loudly where the server is gone.
             return alchemy.create_engine(self._url, poolclass=alchemy.pool.NullPool, pool_reset_on_return=None)
         except ImportError as error:
-            cure = f"install the driver of {scheme}"
+            fix = f"install the driver of {scheme}"
             if self.dialect.name == "mysql":
-                cure = "pip install 'headrace[mysql]'"
+                fix = "pip install 'headrace[mysql]'"
             elif self.dialect.name == "postgresql":
-                cure = "pip install 'headrace[postgresql]', and write postgresql://"
-            raise UsageError.about("a package is missing", place=self.place, found=error, cure=cure) from error
+                fix = "pip install 'headrace[postgresql]', and write postgresql://"
+            raise UsageError.about("a package is missing", place=self.place, found=error, fix=fix) from error
         except (ValueError, alchemy.exc.ArgumentError, alchemy.exc.NoSuchModuleError) as error:
             # What the library says may quote the URL.
             found = type(error).__name__
-            cure = "correct the URL: SCHEME://USER:PASSWORD@HOST/DATABASE"
+            fix = "correct the URL: SCHEME://USER:PASSWORD@HOST/DATABASE"
             what = "this is no URL of a database"
-            raise UsageError.about(what, place=self.place, found=found, cure=cure) from None
+            raise UsageError.about(what, place=self.place, found=found, fix=fix) from None
 
     def open(self) -> DatabaseSession:
         if self._engine is None:
@@ -246,9 +246,9 @@ class FunctionTarget:
         self.place = f"<{name}()>"
         self.secrets = Secrets()
         if (needed := _needed_arguments(connect)) is not None:
-            cure = "give a function without arguments, such as functools.partial of this one"
+            fix = "give a function without arguments, such as functools.partial of this one"
             expected = "a function that connects when it is called without arguments"
-            raise UsageError.about("cannot open this", place=self.place, found=needed, expected=expected, cure=cure)
+            raise UsageError.about("cannot open this", place=self.place, found=needed, expected=expected, fix=fix)
 
         connection = connect()
         package = type(connection).__module__.partition(".")[0]

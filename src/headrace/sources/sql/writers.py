@@ -66,7 +66,7 @@ class WritersOf:
                 place=database.place,
                 found=version[:80],
                 expected="PostgreSQL",
-                cure="give settle=, with more seconds than a transaction takes from its insert to its commit",
+                fix="give settle=, with more seconds than a transaction takes from its insert to its commit",
             )
 
         self.on_standby = self._ask("pg_is_in_recovery()", pa.bool_())

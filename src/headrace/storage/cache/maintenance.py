@@ -72,8 +72,8 @@ def open_existing(folder: Path) -> tuple[Folders, int]:
     try:
         folders = Folders(folder)
     except OSError as error:
-        cure = "name the folder of a cache, or set HEADRACE_CACHE_DIR to it"
-        raise DatasetNotFoundError.about("no such cache", place=folder, found=error.strerror, cure=cure) from error
+        fix = "name the folder of a cache, or set HEADRACE_CACHE_DIR to it"
+        raise DatasetNotFoundError.about("no such cache", place=folder, found=error.strerror, fix=fix) from error
 
     try:
         marker = folders.open(MARKER, os.O_RDONLY)
@@ -86,8 +86,8 @@ def open_existing(folder: Path) -> tuple[Folders, int]:
         os.close(marker)
     folders.close()
     expected = f"a folder with a file {MARKER!r} that headrace made"
-    cure = "name the folder of a cache; nothing was changed in this one"
-    raise UsageError.about("not a cache of headrace", place=folder, expected=expected, cure=cure)
+    fix = "name the folder of a cache; nothing was changed in this one"
+    raise UsageError.about("not a cache of headrace", place=folder, expected=expected, fix=fix)
 
 
 def look(folder: Path, report: Report) -> Contents:
@@ -276,8 +276,8 @@ def clear(folder: Path, *, force: bool, report: Report) -> int:
         with contextlib.suppress(NoLocks):
             free |= lock_file(marker, exclusive=True)
         if not free:
-            cure = "wait for the jobs to end (`headrace cache show` lists them), or give --force"
-            raise UsageError.about("the cache is in use", place=folder, cure=cure)
+            fix = "wait for the jobs to end (`headrace cache show` lists them), or give --force"
+            raise UsageError.about("the cache is in use", place=folder, fix=fix)
         return _remove_all(folders, report)
     finally:
         os.close(marker)

@@ -100,9 +100,9 @@ class Node:
                 path.mkdir(parents=True)
             return Folders(path)
         except OSError as error:
-            cure = "choose another folder for the cache"
+            fix = "choose another folder for the cache"
             raise UsageError.about(
-                "cannot open the cache", place=path, found=error.strerror or error, expected="a folder", cure=cure
+                "cannot open the cache", place=path, found=error.strerror or error, expected="a folder", fix=fix
             ) from error
 
     def _begin(self) -> None:
@@ -153,8 +153,8 @@ class Node:
 
         record = os.pread(marker.fd, RECORD.size, 0)
         if record and not record.startswith((MAGIC, BEFORE)):
-            cure = "choose another folder, or remove the file if it is not needed"
-            raise UsageError.about("not a cache of headrace", place=self.folders.path / MARKER, cure=cure)
+            fix = "choose another folder, or remove the file if it is not needed"
+            raise UsageError.about("not a cache of headrace", place=self.folders.path / MARKER, fix=fix)
 
         try:
             self._remove_leftovers(objects=record.startswith(BEFORE))
@@ -398,10 +398,10 @@ class Node:
         """Says once for each kind of error that the cache cannot do something; the caller goes on without it."""
         if error.errno in MISSING:
             kind = "missing"
-            text = f"the cache {self.folders.path} is gone or damaged: going on without it"
+            text = f"the cache {self.folders.path} is gone or damaged: continuing without it"
         else:
             kind = str(error.errno)
-            text = f"the cache {self.folders.path} failed in {doing}: {error.strerror}; what it lacks is fetched anew"
+            text = f"the cache {self.folders.path} failed in {doing}: {error.strerror}; missing data is fetched again"
         self.say_once(kind, text)
 
     def say_once(self, kind: str, text: str) -> None:

@@ -90,8 +90,8 @@ class WholeFiles:
             return node.files.adopt(OpenFile(node.folders.open(record_name_of(name), flags, make=True)))
         except OSError as error:
             place = node.folders.path
-            cure = "choose another folder for the cache, or make room on its disk"
-            raise MachineError.about("cannot cache a whole file", place=place, found=error, cure=cure) from error
+            fix = "choose another folder for the cache, or make room on its disk"
+            raise MachineError.about("cannot cache a whole file", place=place, found=error, fix=fix) from error
 
     def _lock_complete(self, record: OpenFile, name: str, url: str, size: int) -> bool:
         """Takes the shared lock, waiting for who fetches the file; returns whether the file is complete."""
@@ -123,10 +123,10 @@ class WholeFiles:
         self._remove_unfinished(name)
         room = -(-found.size // layout.PAGE) * layout.PAGE + layout.PAGE
         if not self._evictor.make_room(room, SOONEST):
-            cure = "raise the limit of the cache"
+            fix = "raise the limit of the cache"
             place = f"the cache {node.folders.path}"
             what = "no room for a whole file"
-            raise MachineError.about(what, place=place, found=f"{found.url}, {found.size} bytes", cure=cure)
+            raise MachineError.about(what, place=place, found=f"{found.url}, {found.size} bytes", fix=fix)
 
         unfinished = f"{name.partition('.')[0]}.{os.urandom(8).hex()}.new"
         try:
@@ -172,5 +172,5 @@ def _checked(file: BinaryIO, expected: WholeRecord) -> int:
     if length != expected.size:
         found = f"{length} bytes of {expected.url}"
         what = "an object was not fetched as a whole"
-        raise MachineError.about(what, found=found, expected=f"{expected.size} bytes", cure="fetch it again")
+        raise MachineError.about(what, found=found, expected=f"{expected.size} bytes", fix="fetch it again")
     return crc

@@ -154,8 +154,8 @@ class IOClient:
                 raise
 
         found = f"it is gone, after {TRIES} tries"
-        cure = "look for messages of the I/O process on stderr; it may have been killed for its memory"
-        raise StorageError.about("the I/O process does not answer", place=self.address, found=found, cure=cure)
+        fix = "look for messages of the I/O process on stderr; it may have been killed for its memory"
+        raise StorageError.about("the I/O process does not answer", place=self.address, found=found, fix=fix)
 
     def _connection(self) -> _Opened:
         opened = self._local.opened

@@ -172,7 +172,7 @@ def access_to(location: Location, options: Mapping[str, object]) -> Access:
             place=location.url,
             found=f"no http:// or https:// at its beginning: {shown_url(endpoint)}",
             expected="http://HOST:PORT or https://HOST",
-            cure="write http:// in front of it, in options= or the environment",
+            fix="write http:// in front of it, in options= or the environment",
         )
 
     variable = ALLOW_HTTP_VARIABLES[location.scheme]
@@ -201,18 +201,18 @@ def checked_options(location: Location, options: Mapping[str, object]) -> dict[s
         if usual not in own and usual not in CLIENT_OPTIONS and usual not in LIMIT_OPTIONS:
             known = [*sorted(own), *sorted(CLIENT_OPTIONS | LIMIT_OPTIONS)]
             near = difflib.get_close_matches(usual, known, 3)
-            cure = "correct the name, or leave it out"
+            fix = "correct the name, or leave it out"
             if usual in ("username", "password"):
                 # Those in front of an @ in the URL are meant.
-                cure = "write no user into the URL: give keys as options=, or in the environment"
+                fix = "write no user into the URL: give keys as options=, or in the environment"
             elif near:
-                cure = f"did you mean {' or '.join(map(repr, near))}?"
+                fix = f"did you mean {' or '.join(map(repr, near))}?"
             raise UsageError.about(
                 "unknown option of a store",
                 place=f"options= for {location.url}",
                 found=repr(name),
                 expected=f"one of {', '.join(known)}",
-                cure=cure,
+                fix=fix,
             )
 
         if value is not None:
@@ -255,7 +255,7 @@ def _check_type(name: str, value: object, location: Location) -> None:
             place=f"options= for {location.url}: {name}",
             found=found,
             expected=expected,
-            cure=f"write options={{{name!r}: ...}} with {expected}",
+            fix=f"write options={{{name!r}: ...}} with {expected}",
         )
 
 
@@ -339,7 +339,7 @@ def limits_of(given: dict[str, object]) -> RetryLimits:
 def _wrong_limit(name: str, value: object, expected: str) -> UsageError:
     """Returns the error for a limit that is no number."""
     return UsageError.about(
-        "wrong option of a store", place=f"options=: {name}", found=repr(value), expected=expected, cure="correct it"
+        "wrong option of a store", place=f"options=: {name}", found=repr(value), expected=expected, fix="correct it"
     )
 
 

@@ -54,7 +54,7 @@ def profile_credentials(profile: str, *, explicit: bool) -> ProfileCredentials:
                 place=" and ".join(str(path) for path in profile_files()),
                 found=f"no profile {profile!r}",
                 expected="a section of that name",
-                cure="correct profile= in options=, or the variable AWS_PROFILE",
+                fix="correct profile= in options=, or the variable AWS_PROFILE",
             )
         return ProfileCredentials()
 
@@ -108,7 +108,7 @@ def _section(path: Path, section: str) -> dict[str, str]:
         # The error's own text quotes lines, which hold keys.
         found = f"it cannot be read as a configuration file ({type(error).__name__})"
         raise UsageError.about(
-            "cannot read AWS profiles", place=path, found=found, expected="[profile] sections", cure="correct the file"
+            "cannot read AWS profiles", place=path, found=found, expected="[profile] sections", fix="correct the file"
         ) from None
 
     if not parser.has_section(section):
@@ -126,7 +126,7 @@ def _boto3_provider(profile: str) -> Any:
             "this AWS profile needs the package boto3",
             place=f"the profile {profile!r}",
             found=f"single sign-on, a role or a process for its keys; {error}",
-            cure="pip install boto3, or put keys in the environment, as `aws configure export-credentials` prints them",
+            fix="pip install boto3, or put keys in the environment, as `aws configure export-credentials` prints them",
         ) from error
 
     return Boto3CredentialProvider(boto3.Session(profile_name=profile))

@@ -193,7 +193,7 @@ class CloudStore:
         if info.size != upload.size:
             found = f"{info.size:,} bytes are there, {upload.size:,} were sent"
             place = self._request(WRITING, key).place
-            raise StorageError.about(WRITING, place=place, found=found, cure="see whether somebody else writes there")
+            raise StorageError.about(WRITING, place=place, found=found, fix="see whether somebody else writes there")
 
         return info
 
@@ -273,7 +273,7 @@ class CloudStore:
                         place=place,
                         found=found,
                         expected="keys in ascending order",
-                        cure="name the store by options={'endpoint': ...}: then its listings are sorted here",
+                        fix="name the store by options={'endpoint': ...}: then its listings are sorted here",
                     )
                 last = info.key
 
@@ -396,13 +396,13 @@ class CloudStore:
             doing, place.url, place.container, place.scheme, self._access.source, self._endpoint, self._proxy, expiry
         )
 
-    def _refuse_http(self, what: str, cure: str, key: str) -> None:
+    def _refuse_http(self, what: str, fix: str, key: str) -> None:
         """Raises an error where only buckets can do something."""
         if self.location.scheme in HTTP_SCHEMES:
             place = self._request("", key).place
             found = f"an address of {self.location.scheme}, whose protocol has no way to do this"
             raise StorageError.about(
-                f"an http server cannot {what}", place=place, found=found, expected="a bucket", cure=cure
+                f"an http server cannot {what}", place=place, found=found, expected="a bucket", fix=fix
             )
 
     def _client_for(self, key: str) -> Any:
@@ -435,16 +435,16 @@ class CloudStore:
         # The first line of obstore's text may quote a value, which may be a secret.
         found = QUOTED.sub("...", str(failed).strip().partition("\n")[0])
         names = ", ".join(sorted(given.keys() - LIMIT_OPTIONS)) or "none"
-        cure = "correct options=, or the variables of the environment"
+        fix = "correct options=, or the variables of the environment"
         for word, missing in MISSING.items():
             if word in found:
-                cure = f"set {missing}, in options= or the environment"
+                fix = f"set {missing}, in options= or the environment"
         raise UsageError.about(
             "cannot open a store",
             place=self.location.url,
             found=found,
             expected=f"values that obstore takes; options that were given: {names}",
-            cure=cure,
+            fix=fix,
         )
 
     def _refuse_after_fork(self) -> None:
@@ -462,5 +462,5 @@ class CloudStore:
                 place=self.location.url,
                 found="it was forked from a process that had used one",
                 expected="a process that was started by spawn or forkserver",
-                cure="start it with multiprocessing_context='forkserver' or 'spawn', or open the data in its parent",
+                fix="start it with multiprocessing_context='forkserver' or 'spawn', or open the data in its parent",
             )

@@ -193,7 +193,7 @@ def error_after_retries(request: RequestName, gave_up: GaveUp) -> StorageError:
     if gave_up.attempts > 1:
         times = f"{gave_up.attempts} times in {gave_up.seconds:.0f} s"
 
-    cures = {
+    fixes = {
         THROTTLED: "make fewer requests at once, or ask the owner of the store for a higher rate",
         SERVER: "try again later, or look at the state of the server",
         CONNECTION: "check endpoint, name and port, and that the server runs and can be reached from this machine",
@@ -201,11 +201,11 @@ def error_after_retries(request: RequestName, gave_up: GaveUp) -> StorageError:
         TIMEOUT: "check the network, or raise read_timeout and connect_timeout in options=",
     }
     found = failure.what
-    cure = cures[failure.kind]
+    fix = fixes[failure.kind]
     if request.proxy and failure.kind in (CONNECTION, TIMEOUT):
         found = f"through the proxy {request.proxy}: {found}"
-        cure = (
-            f"{cure}; check the proxy, which HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY in the environment or "
+        fix = (
+            f"{fix}; check the proxy, which HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY in the environment or "
             "proxy_url in options= set"
         )
 
@@ -214,12 +214,12 @@ def error_after_retries(request: RequestName, gave_up: GaveUp) -> StorageError:
         place=request.place,
         found=f"{found} ({failure.kind}); tried {times}",
         expected="a complete answer",
-        cure=f"{cure}; max_retries and retry_timeout in options= set the limits",
+        fix=f"{fix}; max_retries and retry_timeout in options= set the limits",
     )
 
 
 def lasting_error(request: RequestName, error: Exception) -> HeadraceError:
-    """Returns the error for an exception that repetition does not mend."""
+    """Returns the error for an exception that a retry does not help against."""
     answer = ErrorText.of(error)
     name = type(error).__name__
     if answer.says(*METADATA_SERVERS):
@@ -234,7 +234,7 @@ def lasting_error(request: RequestName, error: Exception) -> HeadraceError:
             place=request.place,
             found=f"{answer.shown}: the signature of the URL has expired, at {request.expiry:%Y-%m-%d %H:%M:%S} UTC",
             expected="a signature that is still valid",
-            cure="sign it anew, and open the new URL: states and caches of the object fit it, too",
+            fix="sign it again, and open the new URL: states and caches of the object fit it, too",
         )
     if answer.code in EXPIRED_CODES:
         return RefusedError.about(
@@ -242,7 +242,7 @@ def lasting_error(request: RequestName, error: Exception) -> HeadraceError:
             place=request.place,
             found=f"{answer.shown}: the credentials have expired; they come from {request.source}",
             expected="credentials that are still valid",
-            cure="log in again, or get new keys, and begin again",
+            fix="log in again, or get new keys, and begin again",
         )
 
     if answer.code in BUCKET_CODES:
@@ -251,7 +251,7 @@ def lasting_error(request: RequestName, error: Exception) -> HeadraceError:
             place=request.place,
             found=f"there is no bucket {request.container!r} ({answer.shown})",
             expected="a bucket that exists",
-            cure="correct the name of the bucket, or the endpoint",
+            fix="correct the name of the bucket, or the endpoint",
         )
 
     if answer.status == 412 or name in ("PreconditionError", "AlreadyExistsError"):
@@ -264,7 +264,7 @@ def lasting_error(request: RequestName, error: Exception) -> HeadraceError:
             place=request.place,
             found=f"no such object ({answer.shown})",
             expected="an object of that key",
-            cure="correct the key; upper and lower case matter",
+            fix="correct the key; upper and lower case matter",
         )
 
     return _other_error(request, answer, name)
@@ -277,7 +277,7 @@ def changed_error(request: RequestName, how: str) -> ObjectChangedError:
         place=request.place,
         found=how,
         expected="the version that the listing named",
-        cure="open the data again to read the new version, and write data that are in use under new keys",
+        fix="open the data again to read the new version, and write data that are in use under new keys",
     )
 
 
@@ -285,49 +285,49 @@ def _other_error(request: RequestName, answer: ErrorText, name: str) -> StorageE
     """Returns the error for what has no class of its own."""
     found = f"{answer.shown} ({name})"
     expected = "an answer with status 200 or 206"
-    cure = "check endpoint, key and options="
+    fix = "check endpoint, key and options="
     if answer.status == 416:
         found = "the object ends in front of the wanted bytes (status 416)"
         expected = "an object that is at least as long as its listing says"
-        cure = "open the data again: the object may have been replaced by a shorter one"
+        fix = "open the data again: the object may have been replaced by a shorter one"
     elif answer.says("certificate", "InvalidCertificate"):
         found = "the certificate of the server is not trusted"
         expected = "a certificate that this machine trusts, for the name of the server"
-        cure = "give the certificate of its authority as root_certificate in options= (PEM)"
+        fix = "give the certificate of its authority as root_certificate in options= (PEM)"
     elif answer.says("BadScheme", "builder error"):
         found = "an address that begins with http://, which is not encrypted"
         expected = "https://, or leave to go without"
-        cure = "set AWS_ALLOW_HTTP=true, or allow_http in options="
+        fix = "set AWS_ALLOW_HTTP=true, or allow_http in options="
     elif answer.says("InvalidContentType"):
         found = "the server does not speak TLS at this port"
         expected = "an https server"
-        cure = "write http:// in the endpoint, or correct the port"
+        fix = "write http:// in the endpoint, or correct the port"
     elif answer.says("MissingContentLength", "Content-Length"):
         found = "an answer without the size of the object (Content-Length)"
         expected = "a server that says how large its files are"
-        cure = "use another server, or copy the data to one that says the size"
+        fix = "use another server, or copy the data to one that says the size"
     elif answer.says("parse path", "parsing Path", "empty path segment", "illegal character sequence"):
         found = "a key with an empty folder (//), a folder . or .., or a control character"
         expected = "a key that obstore can ask for"
-        cure = "copy the object to another key"
+        fix = "copy the object to another key"
     elif answer.says("RangeNotSupported", "NotPartial"):
         found = "the server sent the whole object, and not the range of bytes that was asked for"
         expected = "a server that answers range requests with status 206"
-        cure = "use another server, or copy the data to one that serves ranges"
+        fix = "use another server, or copy the data to one that serves ranges"
     elif answer.says("error following redirect"):
-        found = "more than 10 redirects, one behind the other, or one to an address that cannot be asked"
+        found = "more than 10 redirects, one after the other, or one to an address that cannot be asked"
         expected = "a redirect that leads to the object"
-        cure = "give the address to which the server redirects in the end"
+        fix = "give the address to which the server redirects in the end"
     elif answer.says("redirect without LOCATION") or (answer.status is not None and 300 <= answer.status < 400):
         found = f"a redirect ({answer.shown}) without an address that can be asked"
         expected = "a redirect that leads to the object"
-        cure = "give the address to which the server redirects"
+        fix = "give the address to which the server redirects"
 
     # Some servers answer in such a way for what is not there, with one that is about the request as a whole.
     is_redirect = answer.says("redirect without LOCATION", "error following redirect")
     if is_redirect or (answer.status is not None and answer.status not in (412, 416)):
-        return RefusedError.about(request.doing, place=request.place, found=found, expected=expected, cure=cure)
-    return StorageError.about(request.doing, place=request.place, found=found, expected=expected, cure=cure)
+        return RefusedError.about(request.doing, place=request.place, found=found, expected=expected, fix=fix)
+    return StorageError.about(request.doing, place=request.place, found=found, expected=expected, fix=fix)
 
 
 def _no_permission(request: RequestName, answer: ErrorText) -> StorageError:
@@ -335,20 +335,20 @@ def _no_permission(request: RequestName, answer: ErrorText) -> StorageError:
     if request.doing == LISTING and answer.code not in KEY_CODES:
         return _no_listing(request, answer)
 
-    cure = "give credentials that may do this, or correct the key pair"
+    fix = "give credentials that may do this, or correct the key pair"
     if request.source == SIGNATURE:
-        cure = "sign it anew, for this object and the method GET: a signature holds for one object, and for a time"
+        fix = "sign it again, for this object and the method GET: a signature holds for one object, and for a time"
     elif request.source.startswith("none") and request.doing == WRITING:
-        cure = "give credentials that may write there, as docs/howto/credentials.md tells"
+        fix = "give credentials that may write there, as docs/howto/credentials.md tells"
     elif request.source.startswith("none"):
-        cure = "give credentials, as docs/howto/credentials.md tells: the object is not public"
+        fix = "give credentials, as docs/howto/credentials.md tells: the object is not public"
 
     return RefusedError.about(
         request.doing,
         place=request.place,
         found=f"no permission ({answer.shown}); the credentials come from: {request.source}",
         expected="credentials with the right to do this",
-        cure=cure,
+        fix=fix,
     )
 
 
@@ -367,14 +367,14 @@ def _no_listing(request: RequestName, answer: ErrorText) -> StorageError:
         place=request.place,
         found=f"no permission ({answer.shown}) to list; the credentials come from: {request.source}",
         expected="credentials with the right to list, or data that need no listing",
-        cure="if the objects may be read, give the URL of one, a list of URLs, a range such as part-{000..127}.tar, or "
+        fix="if the objects may be read, give the URL of one, a list of URLs, a range such as part-{000..127}.tar, or "
         "a folder that `headrace pack` has made; else give credentials that may list",
     )
 
 
 def _no_credentials(request: RequestName) -> StorageError:
     """Returns the error for a store that was asked with no credentials at all."""
-    cures = {
+    fixes = {
         "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or for public data "
         "AWS_SKIP_SIGNATURE=true",
         "gs": "set GOOGLE_APPLICATION_CREDENTIALS or run `gcloud auth application-default login`, or for public data "
@@ -386,22 +386,22 @@ def _no_credentials(request: RequestName) -> StorageError:
         place=request.place,
         found="no credentials in options= or the environment, and this machine has no role that gives some",
         expected="credentials, or skip_signature for public data",
-        cure=cures.get(request.scheme, "give credentials in options="),
+        fix=fixes.get(request.scheme, "give credentials in options="),
     )
 
 
 def _wrong_region(request: RequestName, answer: ErrorText) -> StorageError:
     """Returns the error for a bucket that lies in another region."""
-    cure = "set AWS_REGION, or region in options=, to the region of the bucket"
+    fix = "set AWS_REGION, or region in options=, to the region of the bucket"
     expected = "requests to the region of the bucket; the server does not say which"
     if answer.region is not None:
         expected = f"requests to the region {answer.region}"
-        cure = f"set AWS_REGION={answer.region}, or options={{'region': {answer.region!r}}}"
+        fix = f"set AWS_REGION={answer.region}, or options={{'region': {answer.region!r}}}"
 
     return StorageError.about(
         request.doing,
         place=request.place,
         found=f"the bucket lies in another region ({answer.shown})",
         expected=expected,
-        cure=cure,
+        fix=fix,
     )

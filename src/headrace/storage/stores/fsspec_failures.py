@@ -20,11 +20,11 @@ class KnownErrors:
     names: frozenset[str]
     found: str
     expected: str
-    cure: str
+    fix: str
 
 
-def _known(names: str, found: str, expected: str, cure: str) -> KnownErrors:
-    return KnownErrors(frozenset(names.split()), found, expected, cure)
+def _known(names: str, found: str, expected: str, fix: str) -> KnownErrors:
+    return KnownErrors(frozenset(names.split()), found, expected, fix)
 
 
 ABOUT_A_PLACE = (
@@ -46,7 +46,7 @@ ABOUT_A_PLACE = (
         "RevisionNotFoundError",
         "no such revision of the repository",
         "a branch, a tag or a commit",
-        "correct what stands behind the @",
+        "correct what is after the @",
     ),
     _known(
         "OfflineModeIsEnabled",
@@ -87,11 +87,11 @@ def error_of(doing: str, place: str, scheme: str, error: BaseException) -> Stora
     """Returns the error for what a filesystem of fsspec has raised; the caller raises it, without this cause."""
     known = _meaning(error)
     if known is not None:
-        return RefusedError.about(doing, place=place, found=known.found, expected=known.expected, cure=known.cure)
+        return RefusedError.about(doing, place=place, found=known.found, expected=known.expected, fix=known.fix)
 
     if isinstance(error, FileNotFoundError) or "EntryNotFoundError" in set(_names(error)):
         return ObjectNotFoundError.about(
-            doing, place=place, found="no such object", expected="an object of that key", cure="correct the key"
+            doing, place=place, found="no such object", expected="an object of that key", fix="correct the key"
         )
     if isinstance(error, PermissionError) or _status(error) in REFUSING_STATUSES:
         return RefusedError.about(
@@ -99,12 +99,12 @@ def error_of(doing: str, place: str, scheme: str, error: BaseException) -> Stora
             place=place,
             found=f"no permission ({_shown(error)})",
             expected="credentials with the right to do this",
-            cure="give credentials that may do this, in options= or the environment",
+            fix="give credentials that may do this, in options= or the environment",
         )
 
     found = f"fsspec's filesystem for {scheme}:// raised {_shown(error)}"
-    cure = "check the credentials in options= or the environment, and that the server can be reached"
-    return StorageError.about(doing, place=place, found=found, expected="an answer", cure=cure)
+    fix = "check the credentials in options= or the environment, and that the server can be reached"
+    return StorageError.about(doing, place=place, found=found, expected="an answer", fix=fix)
 
 
 def is_about_more(error: FileNotFoundError) -> bool:

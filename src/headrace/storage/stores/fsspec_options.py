@@ -47,21 +47,21 @@ def check_options(location: Location, system: type, given: Mapping[str, object])
             place=f"options= for {location.url}",
             found=f"no {' and no '.join(sorted(missing))}",
             expected=f"{', '.join(sorted(needed))}; it also knows {', '.join(sorted(known - needed)) or 'no other'}",
-            cure=f"add what is missing to options=: {{{min(missing)!r}: ...}}",
+            fix=f"add what is missing to options=: {{{min(missing)!r}: ...}}",
         )
 
 
 def _unknown(location: Location, name: str, known: Iterable[str]) -> UsageError:
     near = difflib.get_close_matches(name, known, 3)
-    cure = "correct the name, or leave it out"
+    fix = "correct the name, or leave it out"
     if near:
-        cure = f"did you mean {' or '.join(map(repr, near))}?"
+        fix = f"did you mean {' or '.join(map(repr, near))}?"
     return UsageError.about(
         "unknown option of a store",
         place=f"options= for {location.url}",
         found=repr(name),
         expected=f"one of {', '.join(sorted(known))}",
-        cure=cure,
+        fix=fix,
     )
 
 

@@ -69,7 +69,7 @@ class FsspecStore:
                 place=location.url,
                 found=f"fsspec's filesystem for {location.scheme}:// raised {name}",
                 expected=f"options that this filesystem takes; given were: {', '.join(sorted(given)) or 'none'}",
-                cure="correct options=, or the variables of the environment",
+                fix="correct options=, or the variables of the environment",
             ) from None
         except Exception as error:  # noqa: BLE001 - each filesystem raises the errors of its library
             raise error_of("cannot open a store", location.url, location.scheme, error) from None
@@ -114,7 +114,7 @@ class FsspecStore:
                 place=self._url(key),
                 found="a folder",
                 expected="an object",
-                cure="name an object in it, or open the folder",
+                fix="name an object in it, or open the folder",
             )
         return _info(key, entry)
 
@@ -241,7 +241,7 @@ class FsspecStore:
                 place=place,
                 found=error.failure.what,
                 expected="all bytes",
-                cure="try again later, or look at the state of the server",
+                fix="try again later, or look at the state of the server",
             ) from None
         except Exception as error:  # noqa: BLE001 - each filesystem raises the errors of its library
             raise error_of(doing, place, self.location.scheme, error) from None
@@ -254,7 +254,7 @@ def _changed(url: str, found: str) -> ObjectChangedError:
         place=url,
         found=found,
         expected="the version that the listing named",
-        cure="open the data again to read the new version",
+        fix="open the data again to read the new version",
     )
 
 

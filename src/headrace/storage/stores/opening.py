@@ -68,8 +68,8 @@ def _without_obstore(location: Location, options: Mapping[str, object], missing:
         fsspec.get_filesystem_class(location.scheme)
     except ImportError:
         what = f"URLs that begin with {location.scheme}:// need the package obstore"
-        cure = "pip install 'headrace[cloud]'"
-        raise MissingExtraError.about(what, place=location.url, found=str(missing), cure=cure) from missing
+        fix = "pip install 'headrace[cloud]'"
+        raise MissingExtraError.about(what, place=location.url, found=str(missing), fix=fix) from missing
 
     return FsspecStore(location, options)
 

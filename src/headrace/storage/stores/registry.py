@@ -49,20 +49,20 @@ def cache_settings(
     Raises `UsageError` for a limit without a folder, for a folder that is none, or for data that lie on this machine.
     """
     if folder is not None and not lies_elsewhere(source):
-        cure = "leave cache_dir= out: only what comes from elsewhere is kept there"
-        raise wrong_argument("cache_dir", folder, "a URL to open with it", place="headrace.open", cure=cure)
+        fix = "leave cache_dir= out: only what comes from elsewhere is kept there"
+        raise wrong_argument("cache_dir", folder, "a URL to open with it", place="headrace.open", fix=fix)
 
     if folder is None:
         folder = os.environ.get("HEADRACE_CACHE_DIR") or None
     elif not isinstance(folder, str | os.PathLike) or not str(folder):
         raise wrong_argument("cache_dir", folder, "a path", place="headrace.open")
     if is_url(folder):
-        cure = "name a folder on a disk of this node"
-        raise wrong_argument("cache_dir", folder, "a path", place="headrace.open", cure=cure)
+        fix = "name a folder on a disk of this node"
+        raise wrong_argument("cache_dir", folder, "a path", place="headrace.open", fix=fix)
     if folder is None:
         if limit is not None:
-            cure = "name the folder of the cache: cache_dir=, or HEADRACE_CACHE_DIR in the environment"
-            raise wrong_argument("cache_limit", limit, "cache_dir= with it", place="headrace.open", cure=cure)
+            fix = "name the folder of the cache: cache_dir=, or HEADRACE_CACHE_DIR in the environment"
+            raise wrong_argument("cache_limit", limit, "cache_dir= with it", place="headrace.open", fix=fix)
         return None
 
     most = None

@@ -59,8 +59,8 @@ def options_for(source: object, options: object, place: str = "headrace.open", n
     first = source[0] if isinstance(source, (list, tuple)) and source else source
     if given and not isinstance(options, StoreOptions) and not lies_elsewhere(first):
         found = f"{', '.join(given)}, for data that lie in no store"
-        cure = f"leave {name}= out, or give the URL of a store"
-        raise wrong_argument(name, options, "options of a store, with its URL", place=place, found=found, cure=cure)
+        fix = f"leave {name}= out, or give the URL of a store"
+        raise wrong_argument(name, options, "options of a store, with its URL", place=place, found=found, fix=fix)
 
     if isinstance(source, (list, tuple)):
         given = {**_options_of_list(source), **given}

@@ -31,7 +31,7 @@ def refuse_program_without_file(method: str) -> None:
         place=f"DataLoader, start method {method!r}",
         found=f"no file {path}: the program was read from somewhere else, such as the standard input",
         expected="a program in a file, which each worker imports",
-        cure="write the program into a file, or pass multiprocessing_context='fork'",
+        fix="write the program into a file, or pass multiprocessing_context='fork'",
     )
 
 
@@ -65,7 +65,7 @@ def missing_in_main(name: str, method: str) -> UsageError:
         place=f"__main__.{name}, in a DataLoader with start method {method!r}",
         found=f"a definition {where}",
         expected="one in a module that workers can import",
-        cure="put it into a module file and import it from there, or pass multiprocessing_context='fork'",
+        fix="put it into a module file and import it from there, or pass multiprocessing_context='fork'",
     )
 
 

@@ -133,7 +133,7 @@ def error_for(report: CrashReport, *, policy: bool) -> Exception:
             place=report.host,
             found=report.lost,
             expected="a machine that stays long enough to make a batch",
-            cure="look at the logs of Ray on that machine; it may lack memory",
+            fix="look at the logs of Ray on that machine; it may lack memory",
         )
 
     if report.after is None:
@@ -144,9 +144,9 @@ def error_for(report: CrashReport, *, policy: bool) -> Exception:
         place=report.doing,
         found=f"no progress for {report.after:g} s, again after the worker was replaced",
         expected="a sample within the timeout of on_error (or a batch within timeout)",
-        cure="mend what it waits for, or raise the limit; no single sample of it can be left out"
+        fix="fix what it waits for, or raise the limit; no single sample of it can be left out"
         if policy
-        else "mend what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
+        else "fix what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
     )
     error = SampleTimeoutError(message)
     if report.stacks:

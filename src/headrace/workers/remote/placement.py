@@ -118,7 +118,7 @@ def _ended(process: subprocess.Popen[bytes] | None) -> ClusterError:
         place="the placement process",
         found=f"exit code {code}",
         expected="a process that runs as long as the loader",
-        cure="what it printed says why; see that the head of the Ray cluster runs",
+        fix="what it printed says why; see that the head of the Ray cluster runs",
     )
 
 

@@ -69,7 +69,7 @@ class RayHosts:
                 place="Ray",
                 found=str(error).strip(),
                 expected="an actor that starts",
-                cure="install headrace, with the same versions, on all machines of the cluster",
+                fix="install headrace, with the same versions, on all machines of the cluster",
             ) from error
 
     def why_it_waits(self, seconds: float) -> str:
@@ -84,7 +84,7 @@ class RayHosts:
             place=f"a Ray cluster of {some(len(self._ray.nodes()), 'node')}",
             found=f"none after {seconds:.0f} s; free in the whole cluster: {has}",
             expected=f"a node that has {needs or 'room'} free",
-            cure="add machines, use fewer workers, raise start_timeout= of headrace.Ray, or end what holds them: a "
+            fix="add machines, use fewer workers, raise start_timeout= of headrace.Ray, or end what holds them: a "
             "loader of yours does while its epoch goes on, and longer with persistent_workers=True",
         )
         return str(error)
@@ -120,7 +120,7 @@ class RayHosts:
                 place=self._address,
                 found=f"the head of the cluster has not answered for {seconds:.0f} s",
                 expected="a head that runs as long as the training",
-                cure="start the cluster again, and go on from the last checkpoint",
+                fix="start the cluster again, and resume from the last checkpoint",
             )
         )
 

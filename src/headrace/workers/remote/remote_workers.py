@@ -64,7 +64,7 @@ def _packed(worker_spec: WorkerSpec) -> TravellingObject:
             place="headrace.DataLoader, backend='ray'",
             found=f"{_unpicklable(worker_spec)}: {error}",
             expected="parts that can be pickled",
-            cure="make locks, connections and open files where they are first used, and not before the workers start",
+            fix="make locks, connections and open files where they are first used, and not before the workers start",
         ) from error
 
 

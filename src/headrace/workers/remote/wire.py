@@ -169,7 +169,7 @@ def authenticate(connection: socket.socket, key: bytes, *, as_server: bool) -> N
             place=":".join(str(part) for part in connection.getpeername()[:2]),
             found="the other side does not know the key of this loader",
             expected="a worker that this loader has started",
-            cure="keep other programs off the ports of workers",
+            fix="keep other programs off the ports of workers",
         )
 
 

@@ -112,8 +112,8 @@ def spool_of(url: str) -> Path:
     spool.mkdir(mode=0o700, exist_ok=True)
     status = spool.lstat()
     if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != user):
-        cure = "remove it, or name another folder for temporary files: TMPDIR"
-        raise DatasetError.about("this is not a folder of this user", place=spool, cure=cure)
+        fix = "remove it, or name another folder for temporary files: TMPDIR"
+        raise DatasetError.about("this is not a folder of this user", place=spool, fix=fix)
 
     return spool
 

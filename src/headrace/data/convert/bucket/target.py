@@ -54,9 +54,9 @@ class BucketTarget:
         self.url = Location(location.scheme, location.container, self.key).url
         if location.scheme in HTTP_SCHEMES:
             expected = "a bucket, such as s3://BUCKET/NAME, or a path on this machine"
-            cure = "choose a bucket, or pack to this machine and copy the files to the server"
+            fix = "choose a bucket, or pack to this machine and copy the files to the server"
             what = "an http server cannot be written to"
-            raise FormatError.about(what, place=self.url, found=location.scheme, expected=expected, cure=cure)
+            raise FormatError.about(what, place=self.url, found=location.scheme, expected=expected, fix=fix)
         if not self.key:
             expected = "a URL that ends in a name"
             raise FormatError.about("cannot write here", place=self.url, found="a whole bucket", expected=expected)
@@ -111,8 +111,8 @@ class BucketTarget:
             found = "a folder"
 
         if found is not None:
-            cure = "choose another target, or remove it yourself"
-            raise FormatError.about("there is something already", place=self.url, found=found, cure=cure)
+            fix = "choose another target, or remove it yourself"
+            raise FormatError.about("there is something already", place=self.url, found=found, fix=fix)
 
     def check_writable(self) -> None:
         """Writes an object, and deletes it."""
@@ -128,11 +128,11 @@ class BucketTarget:
 
         place = self._url_of(self._plan_key)
         found = "a plan of another source or with other options, or made by other versions of headrace or its libraries"
-        cure = (
+        fix = (
             "wait until it has ended, or choose another target; if it was interrupted, run the same command as then, "
             f"or delete {place}"
         )
-        raise DatasetError.about("another pack is writing this target", place=place, found=found, cure=cure)
+        raise DatasetError.about("another pack is writing this target", place=place, found=found, fix=fix)
 
     def begin(self, digest: str, machine: str) -> dict[int, Note]:
         """Marks the data as incomplete. Returns the notes of the pieces that an earlier run of the plan has left.
@@ -180,8 +180,8 @@ class BucketTarget:
 
     def _raise_taken_over(self, found: str) -> NoReturn:
         what = "another pack has taken this target over, or completed it"
-        cure = "look at what is there with `headrace verify`; if that is not what you want, remove it, and pack again"
-        raise DatasetError.about(what, place=self.url, found=found, cure=cure)
+        fix = "look at what is there with `headrace verify`; if that is not what you want, remove it, and pack again"
+        raise DatasetError.about(what, place=self.url, found=found, fix=fix)
 
     def for_workers(self) -> BucketTarget:
         """Returns a copy that may be pickled: it has no clients, before `open` is called."""
@@ -209,9 +209,9 @@ class BucketTarget:
         present = self._present()
         for name in files:
             if not _is_same(present.get(name), files[name]):
-                cure = "see who else writes there, and run the same command again: it uploads what is missing"
+                fix = "see who else writes there, and run the same command again: it uploads what is missing"
                 url = self._url_of(self.key_of(name))
-                raise DatasetError.about("an object is not what was uploaded", place=url, cure=cure)
+                raise DatasetError.about("an object is not what was uploaded", place=url, fix=fix)
 
         # What is left of data that were replaced. Objects that headrace did not write are not among them.
         old = []
@@ -313,9 +313,9 @@ class BucketTarget:
         try:
             return json.loads(data)
         except ValueError as error:
-            cure = "delete this object, and pack again"
+            fix = "delete this object, and pack again"
             what = "a note of an earlier pack is damaged"
-            raise StorageError.about(what, place=self._url_of(key), found=str(error), cure=cure) from error
+            raise StorageError.about(what, place=self._url_of(key), found=str(error), fix=fix) from error
 
     def _delete(self, keys: Iterable[str]) -> None:
         with ThreadPoolExecutor(AT_ONCE) as threads:

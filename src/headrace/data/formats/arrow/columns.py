@@ -95,7 +95,7 @@ def check_decoded(chunks: Sequence[pa.Array], place: object, trust: bool = False
         found = f"{type(error).__name__}: {error}"
         expected = str(chunks[0].type)
         raise FormatError.about(
-            "a column is damaged", place=place, found=found, expected=expected, cure="restore the file"
+            "a column is damaged", place=place, found=found, expected=expected, fix="restore the file"
         ) from error
 
 
@@ -134,9 +134,9 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
             # Of a file without a value in this column, beside others that have some.
             chunk = chunk.cast(arrow_type(field))
         if chunk.null_count and not (field.dtype.kind == "f" and field.kind == "fixed" and not field.shape):
-            cure = "fill the empty places (pyarrow.compute.fill_null), or leave the column out with columns="
+            fix = "fill the empty places (pyarrow.compute.fill_null), or leave the column out with columns="
             found = f"{chunk.null_count} empty places (null) in {len(chunk)} samples"
-            raise FormatError.about("a column has holes", place=where, found=found, expected=str(field), cure=cure)
+            raise FormatError.about("a column has holes", place=where, found=found, expected=str(field), fix=fix)
 
         if isinstance(chunk.type, pa.FixedShapeTensorType) and chunk.type.permutation:
             stored = _numbers(chunk, field).reshape(len(chunk), *chunk.type.shape)
@@ -151,9 +151,9 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
             raise
         check_shortage(error, where, "reading a column")
         found = f"{type(error).__name__}: {error}"
-        cure = "restore the file, or leave the column out with columns="
+        fix = "restore the file, or leave the column out with columns="
         raise FormatError.about(
-            "a column cannot be read", place=where, found=found, expected=str(field), cure=cure
+            "a column cannot be read", place=where, found=found, expected=str(field), fix=fix
         ) from error
 
 

@@ -76,10 +76,10 @@ def schema_from(arrow: pa.Schema, place: object, columns: Collection[str] | None
 
     twice = [name for name, count in Counter(arrow.names).items() if count > 1]
     if twice:
-        cure = "write the data again with a name of its own for each column"
+        fix = "write the data again with a name of its own for each column"
         found = f"{twice[0]!r} {arrow.names.count(twice[0])} times"
         what = "a column name comes twice"
-        raise FormatError.about(what, place=place, found=found, expected="each name once", cure=cure)
+        raise FormatError.about(what, place=place, found=found, expected="each name once", fix=fix)
 
     fields = []
     others = []
@@ -98,9 +98,9 @@ def schema_from(arrow: pa.Schema, place: object, columns: Collection[str] | None
 
     if others and not fields:
         expected = "numbers, text, bytes, or lists and tensors of numbers"
-        cure = "write what is needed in columns of such types, as by pyarrow.compute.struct_field or cast"
+        fix = "write what is needed in columns of such types, as by pyarrow.compute.struct_field or cast"
         raise FormatError.about(
-            "no column can be read", place=place, found=", ".join(others), expected=expected, cure=cure
+            "no column can be read", place=place, found=", ".join(others), expected=expected, fix=fix
         )
 
     if others:

@@ -14,7 +14,7 @@ from headrace.data.formats.arrow.field_types import KEY, field_from, schema_from
 from headrace.data.formats.columns.block import widest
 from headrace.data.formats.columns.schema import Field, Schema, schema_of_text
 
-CURE = "make all of them with the same columns and types, or name columns that they share with columns="
+FIX = "make all of them with the same columns and types, or name columns that they share with columns="
 
 
 def wanted_of(first: pa.Schema, columns: Collection[str] | None) -> Collection[str] | None:
@@ -118,7 +118,7 @@ def _meaning(kind: pa.DataType) -> str:
 
 def _differ(place: str, found: str) -> FormatError:
     expected = "the same columns in all files, of types that one type holds"
-    return FormatError.about("files differ", place=place, found=found, expected=expected, cure=CURE)
+    return FormatError.about("files differ", place=place, found=found, expected=expected, fix=FIX)
 
 
 def joined_tables(tables: Sequence[pa.Table], schema: Schema, names: Sequence[str]) -> pa.Table:

@@ -117,18 +117,18 @@ def check_lengths(lengths: Mapping[str, int], place: object) -> None:
     """Raises `FormatError` if columns have different numbers of samples. lengths: by name."""
     if len(set(lengths.values())) > 1:
         found = f"columns of different lengths: {dict(lengths)}"
-        raise _unfit(place, found, "as many samples in each column", cure_of_lengths(lengths))
+        raise _unfit(place, found, "as many samples in each column", fix_of_lengths(lengths))
 
 
 def single_number(place: object) -> FormatError:
     """Returns the error for an array that has no dimension of samples."""
-    cure = "save an array with one entry per sample: np.save(path, np.stack(samples)); or leave it out with columns="
+    fix = "save an array with one entry per sample: np.save(path, np.stack(samples)); or leave it out with columns="
     found = "a single number, without a dimension of samples"
     what = "an array holds no samples"
-    return FormatError.about(what, place=place, found=found, expected="one entry per sample", cure=cure)
+    return FormatError.about(what, place=place, found=found, expected="one entry per sample", fix=fix)
 
 
-def cure_of_lengths(lengths: Mapping[str, int]) -> str:
+def fix_of_lengths(lengths: Mapping[str, int]) -> str:
     """Returns what to do with columns of different lengths: to name those that go together."""
     parts = []
     for length in dict.fromkeys(lengths.values()):
@@ -156,8 +156,8 @@ def _guessed(arrays: Mapping[str, Array], place: object) -> tuple[Field, ...]:
 
         array = as_numbers(array, f"{place}, array {name!r}")
         if array.ndim == 0:
-            cure = "name the arrays that have one, with columns="
-            raise _unfit(place, f"array {name!r} is a single number", "arrays with one entry per sample", cure)
+            fix = "name the arrays that have one, with columns="
+            raise _unfit(place, f"array {name!r} is a single number", "arrays with one entry per sample", fix)
 
         # A suffix means something only where the offsets are there too: `x.values` alone is a column of that name.
         if suffix in KINDS and stem + OFFSETS in arrays:
@@ -189,11 +189,9 @@ def check_offsets(
 
 
 def _unfit(
-    place: object, found: str, expected: str, cure: str = "restore the file, or pack the data again"
+    place: object, found: str, expected: str, fix: str = "restore the file, or pack the data again"
 ) -> FormatError:
-    return FormatError.about(
-        "stored arrays do not fit together", place=place, found=found, expected=expected, cure=cure
-    )
+    return FormatError.about("stored arrays do not fit together", place=place, found=found, expected=expected, fix=fix)
 
 
 class ColumnsReader:

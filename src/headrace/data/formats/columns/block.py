@@ -13,7 +13,7 @@ from headrace.core.errors import FormatError, explain
 from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged, offsets_of, text_of
 from headrace.data.formats.columns.schema import BYTE, NUMBERS, Field, Schema
 
-CURE = "leave the column out with columns=, or save all samples with values of one kind"
+FIX = "leave the column out with columns=, or save all samples with values of one kind"
 
 
 class SampleOrigin(NamedTuple):
@@ -330,7 +330,7 @@ def as_numbers(array: Array, place: object) -> Array:
             place=place,
             found=f"dtype {array.dtype}",
             expected="booleans, whole numbers, or floating point of 16, 32 or 64 bits",
-            cure="store it as numbers, text or bytes",
+            fix="store it as numbers, text or bytes",
         )
 
     return plain
@@ -364,7 +364,7 @@ def field_of(name: str, values: Sequence[Any], place: object) -> Field:
     found = ", ".join(sorted(described))
     expected = f"samples like the first, {np.asarray(values[0]).dtype} of shape {np.shape(values[0])}"
     what = f"samples of column {name!r} differ too much"
-    raise FormatError.about(what, place=place, found=found, expected=expected, cure=CURE)
+    raise FormatError.about(what, place=place, found=found, expected=expected, fix=FIX)
 
 
 def _all_are(values: Iterable[object], kinds: type | tuple[type, ...]) -> bool:
@@ -381,7 +381,7 @@ def _numbers_in(name: str, values: Iterable[Any], place: object) -> Iterator[Any
             found = type(value).__name__
             expected = "a number, an array, a tensor, a string or bytes"
             what = f"column {name!r} cannot be read"
-            raise FormatError.about(what, place=place, found=found, expected=expected, cure=CURE)
+            raise FormatError.about(what, place=place, found=found, expected=expected, fix=FIX)
 
 
 def array_of(tensor: Any, name: str, place: object) -> Array:
@@ -391,9 +391,9 @@ def array_of(tensor: Any, name: str, place: object) -> Array:
     except (TypeError, RuntimeError) as error:
         found = f"a tensor of {tensor.dtype}, {tensor.layout}"
         what = f"column {name!r} cannot be read"
-        cure = "save it as NumPy could have it: .to_dense(), .float(); or leave it out with columns="
+        fix = "save it as NumPy could have it: .to_dense(), .float(); or leave it out with columns="
         expected = "a dense tensor of numbers that NumPy has"
-        raise FormatError.about(what, place=place, found=found, expected=expected, cure=cure) from error
+        raise FormatError.about(what, place=place, found=found, expected=expected, fix=fix) from error
 
     return values
 

@@ -129,5 +129,5 @@ def _too_large(file: str, name: str, row: int, text: str) -> FormatError:
         place=f"{file}, sample {row}, column {name!r}",
         found=shown,
         expected="whole numbers from -2**63 to 2**63 - 1; others would lose their last digits",
-        cure="store the column as text (with a letter in front, say), or with a decimal point if it may be rounded",
+        fix="store the column as text (with a letter in front, say), or with a decimal point if it may be rounded",
     )

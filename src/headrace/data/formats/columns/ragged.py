@@ -82,8 +82,8 @@ class Ragged:
         """Where samples begin, and the last one ends: whole numbers [n + 1]. Raises `UsageError` if there are gaps."""
         if self._offsets is None:
             if len(self) and not (self.starts[1:] == self.stops[:-1]).all():
-                cure = "take starts and stops, or Ragged(*ragged.packed())"
-                raise UsageError.about("these samples do not lie end to end", found="gaps between them", cure=cure)
+                fix = "take starts and stops, or Ragged(*ragged.packed())"
+                raise UsageError.about("these samples do not lie end to end", found="gaps between them", fix=fix)
 
             if len(self):
                 self._offsets = np.append(self.starts, self.stops[-1:])
@@ -282,9 +282,9 @@ class Loose(Ragged):
 def damaged_offsets(place: object) -> FormatError:
     """Returns the error for samples that begin and end where no values are."""
     found = "offsets that descend, or lead outside of the values"
-    cure = "restore the file, or pack the data again"
+    fix = "restore the file, or pack the data again"
     what = "stored offsets are damaged"
-    return FormatError.about(what, place=place, found=found, expected="ascending offsets", cure=cure)
+    return FormatError.about(what, place=place, found=found, expected="ascending offsets", fix=fix)
 
 
 def offsets_of(lengths: Keys) -> Keys:

@@ -143,7 +143,7 @@ class Schema:
                 place=place,
                 found=", ".join(map(repr, unknown)),
                 expected="some of " + ", ".join(self.names),
-                cure="correct columns=",
+                fix="correct columns=",
             )
 
         if not wanted or len(set(wanted)) != len(wanted):
@@ -166,7 +166,7 @@ class Schema:
                 place=place,
                 found=f"{type(error).__name__}: {error}",
                 expected="a list of columns, each with name, kind, dtype and shape",
-                cure="restore the file, or delete it if the data can be read without",
+                fix="restore the file, or delete it if the data can be read without",
             ) from error
 
         return cls(fields)

@@ -76,7 +76,7 @@ def _open_table(
     if size > LARGE:
         warn(
             f"{path}: {size / 1e6:,.0f} MB of text are parsed by each process that opens them, and kept in its memory; "
-            "`headrace pack` makes a form of it that opens at once"
+            "`headrace pack` converts it to a format that opens at once"
         )
 
     schema, table = _parsed(files, path, known, parse, columns)
@@ -126,8 +126,8 @@ def _parsed(
             except FAILURES as error:
                 if isinstance(error, FormatError):
                     raise
-                cure = "correct the file: what was found says where"
-                raise unreadable(file, "text table", error, cure) from error
+                fix = "correct the file: what was found says where"
+                raise unreadable(file, "text table", error, fix) from error
 
             # How many samples there are is known at the end only; until then, as many as these bytes make likely.
             rows += len(tables[-1])
@@ -173,12 +173,10 @@ def _of_common_numbers(tables: Sequence[pa.Table], files: Sequence[str]) -> list
                     column = table.column(number).cast(wide[field.name])
                 except pa.ArrowInvalid as error:
                     place = f"{name_of_file}, column {field.name!r}"
-                    cure = "write its numbers with a decimal point if they may be rounded, or as text in all files"
+                    fix = "write its numbers with a decimal point if they may be rounded, or as text in all files"
                     expected = "numbers that floating point holds, as other files have fractions there"
                     what = "a whole number is too large"
-                    raise FormatError.about(
-                        what, place=place, found=str(error), expected=expected, cure=cure
-                    ) from error
+                    raise FormatError.about(what, place=place, found=str(error), expected=expected, fix=fix) from error
                 table = table.set_column(number, field.name, column)
         changed.append(table)
 
@@ -192,7 +190,7 @@ def text_at(field: Field, block: Block, index: int) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         place = f"column {field.name!r}"
-        raise FormatError.about("text is no UTF-8", place=place, found=repr(value), cure="store it as bytes") from error
+        raise FormatError.about("text is no UTF-8", place=place, found=repr(value), fix="store it as bytes") from error
 
     return value
 

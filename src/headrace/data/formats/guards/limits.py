@@ -34,14 +34,14 @@ def check_unfolding(place: object, what: str, size: int, stored: int, trust: boo
     """Raises `FormatError` for `what` (a noun) that would take more bytes than `stored` ones may; not with `trust`."""
     if size > allowed(stored) and not trust:
         expected = f"{allowed(stored):,} bytes at most ({FREE:,}, or {RATIO} times what is stored)"
-        cure = "if you trust whoever made it, open it with trust=True; otherwise delete it"
-        raise too_large(place, f"{what} of {stored:,} bytes that would take {size:,}", expected, cure)
+        fix = "if you trust the author, open it with trust=True; otherwise delete it"
+        raise too_large(place, f"{what} of {stored:,} bytes that would take {size:,}", expected, fix)
 
 
-def too_large(place: object, found: str, expected: str, cure: str = "delete it, or make it again") -> FormatError:
+def too_large(place: object, found: str, expected: str, fix: str = "delete it, or make it again") -> FormatError:
     """Returns the error for data that ask for far more than they hold."""
     what = "this asks for far more than it holds"
-    return FormatError.about(what, place=place, found=found, expected=expected, cure=cure)
+    return FormatError.about(what, place=place, found=found, expected=expected, fix=fix)
 
 
 def stored_size(files: Iterable[str | os.PathLike[str]]) -> int:

@@ -189,7 +189,7 @@ def _headers(pread: Pread, at: int, end: int) -> Iterator[tuple[int, dict[int, A
         body = at + length
         at = body + header[3]
         if at > end:
-            raise ValueError(f"a page of {header[3]:,} bytes that ends behind its column")
+            raise ValueError(f"a page of {header[3]:,} bytes that ends after the end of its column")
         yield body, header
 
 

@@ -32,7 +32,7 @@ class RowFault:
     column: str
     found: str
     expected: str
-    cure: str
+    fix: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class TableRows:
         if len(rows):
             place = self.block.place_of(int(rows[0]), fault.column)
             what = "a row cannot be a sample"
-            raise SampleError.about(what, place=place, found=fault.found, expected=fault.expected, cure=fault.cure)
+            raise SampleError.about(what, place=place, found=fault.found, expected=fault.expected, fix=fault.fix)
 
 
 def joined_rows(schema: Schema, parts: Sequence[TableRows]) -> TableRows:
@@ -100,20 +100,20 @@ def schema_of(columns: Sequence[SelectedColumn], shapes: Mapping[str, tuple[int,
 
 def _no_part(column: SelectedColumn, place: str) -> FormatError:
     name = column.name
-    cure = f"cast it in the query, as in cast({name} as text), or leave it out with columns="
+    fix = f"cast it in the query, as in cast({name} as text), or leave it out with columns="
     found = f"type {column.stored or column.type}"
     if column.type is None:
-        cure = f"cast it in the query, as in cast({name} as text), so that all values have one type"
+        fix = f"cast it in the query, as in cast({name} as text), so that all values have one type"
     elif pa.types.is_null(column.type):
         found = "no value in the rows that were looked at, and no declared type"
-        cure = f"give it a type in the query, as in cast({name} as real), or leave it out with columns="
+        fix = f"give it a type in the query, as in cast({name} as real), or leave it out with columns="
     elif pa.types.is_interval(column.type):
-        cure = f"ask for seconds in the query, as in extract(epoch from {name}), or leave it out with columns="
+        fix = f"ask for seconds in the query, as in extract(epoch from {name}), or leave it out with columns="
 
     expected = "numbers, texts, bytes, dates and times, or arrays of numbers"
     where = f"{place}, column {name!r}"
     return FormatError.about(
-        "a column cannot be part of a sample", place=where, found=found, expected=expected, cure=cure
+        "a column cannot be part of a sample", place=where, found=found, expected=expected, fix=fix
     )
 
 
@@ -134,9 +134,9 @@ def rows_from(
         table = table.take(pa.array(np.maximum(places, 0)))
         if len(gone):
             expected = "the row that was there when the data were opened"
-            cure = "open the data again, or keep the table as it is while it is read"
+            fix = "open the data again, or keep the table as it is while it is read"
             faults.append(
-                RowFault(gone, WHOLE_ROW, "no row with this key: it was deleted, or its key changed", expected, cure)
+                RowFault(gone, WHOLE_ROW, "no row with this key: it was deleted, or its key changed", expected, fix)
             )
 
     columns = {}
@@ -160,14 +160,14 @@ def _column(
         at = np.array([row])
         if places is not None:
             at = np.flatnonzero(places == row)
-        cure = f"mend the row, or cast {field.name} in the query"
-        faults.append(RowFault(at, field.name, found, str(field), cure))
+        fix = f"fix the row, or cast {field.name} in the query"
+        faults.append(RowFault(at, field.name, found, str(field), fix))
         empty = np.setdiff1d(empty, at)
 
     is_float = field.kind == "fixed" and not field.shape and field.dtype.kind == "f"
     if len(empty) and not is_float:
-        cure = f"fill it in the query, as in coalesce({field.name}, ...), or leave such rows out"
-        faults.append(RowFault(empty, field.name, "null", str(field), cure))
+        fix = f"fill it in the query, as in coalesce({field.name}, ...), or leave such rows out"
+        faults.append(RowFault(empty, field.name, "null", str(field), fix))
 
     if field.shape and pa.types.is_binary(array.type):
         column, wrong = _sent(field, array)
@@ -202,9 +202,9 @@ def _lists(field: Field, array: pa.Array) -> tuple[Column, list[RowFault]]:
     entries = array.flatten()
     if entries.null_count and field.dtype.kind != "f":
         holes = pc.unique(pc.filter(pc.list_parent_indices(array), entries.is_null())).to_numpy()
-        cure = f"fill them in the query, as in array_replace({field.name}, null, 0)"
+        fix = f"fill them in the query, as in array_replace({field.name}, null, 0)"
         faults.append(
-            RowFault(holes.astype(np.int64), field.name, "an array with empty places (null)", str(field), cure)
+            RowFault(holes.astype(np.int64), field.name, "an array with empty places (null)", str(field), fix)
         )
         entries = pc.fill_null(entries, pa.scalar(0).cast(entries.type))
 
@@ -227,8 +227,8 @@ def _lists(field: Field, array: pa.Array) -> tuple[Column, list[RowFault]]:
     present = wrong[array.is_valid().to_numpy(zero_copy_only=False)[wrong]]
     if len(present):
         found = f"an array of {int(lengths[present[0]])} numbers"
-        cure = "open the data again: the array was changed since"
-        faults.append(RowFault(present, field.name, found, str(field), cure))
+        fix = "open the data again: the array was changed since"
+        faults.append(RowFault(present, field.name, found, str(field), fix))
     return column.reshape(len(array), *field.shape), faults
 
 
@@ -262,8 +262,8 @@ def _sent(field: Field, array: pa.Array) -> tuple[Column, list[RowFault]]:
     if not len(wrong):
         return column, []
     found = "an array with empty places (null), or of another length"
-    cure = f"open the data again if the array was changed; else fill it: array_replace({field.name}, null, 0)"
-    return column, [RowFault(wrong, field.name, found, str(field), cure)]
+    fix = f"open the data again if the array was changed; else fill it: array_replace({field.name}, null, 0)"
+    return column, [RowFault(wrong, field.name, found, str(field), fix)]
 
 
 def _numbers(field: Field, entries: pa.Array) -> Array:

@@ -19,7 +19,7 @@ from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.npy_arrays import NPY_FAILURES, npy_from
 from headrace.data.formats.tar.shard_files import Run, TarFiles
 from headrace.data.formats.tar.shard_index import TarIndex
-from headrace.data.formats.unreadable import cure_of, unreadable
+from headrace.data.formats.unreadable import fix_of, unreadable
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.telemetry.progress import bytes_bar
 
@@ -287,10 +287,10 @@ class TarReader:
 
     def _missing(self, number: int, index: TarIndex, sample: int, ending: str) -> FormatError:
         found = f"no {name_of_sample(index, sample)}.{ending}"
-        cure = "leave the column out with columns=, or make the shard again"
+        fix = "leave the column out with columns=, or make the shard again"
         expected = "the same files for each sample"
         return FormatError.about(
-            "a sample lacks a file", place=self.files.names[number], found=found, expected=expected, cure=cure
+            "a sample lacks a file", place=self.files.names[number], found=found, expected=expected, fix=fix
         )
 
     def _column(self, field: Field, origin: SampleOrigin, data: Array, starts: Array, sizes: Array) -> Column:
@@ -325,9 +325,9 @@ class TarReader:
                 found = f"{error}, {list(array.shape)}"
 
             what = f"column {field.name!r} of a sample differs"
-            cure = "leave the column out with columns=, or make the shard again"
+            fix = "leave the column out with columns=, or make the shard again"
             place_of_value = self._place_of(key, field.name)
-            raise FormatError.about(what, place=place_of_value, found=found, expected=str(field), cure=cure)
+            raise FormatError.about(what, place=place_of_value, found=found, expected=str(field), fix=fix)
 
         return column_from(field, arrays)
 
@@ -393,6 +393,6 @@ def decoded(ending: str, data: bytes | memoryview, place: Callable[[], str]) -> 
         if last in ("txt", "json"):
             return bytes(data).decode("utf-8", "surrogateescape")
     except NPY_FAILURES as error:
-        raise unreadable(place(), "file of a tar shard", error, cure_of(error)) from error
+        raise unreadable(place(), "file of a tar shard", error, fix_of(error)) from error
 
     return bytes(data)

@@ -179,8 +179,8 @@ class _TarSamples:
             found = f"{len(self.files):,} files of {shape[0]:,} samples with {shape[1]:,} different endings"
             what = "the files of a shard do not form samples"
             expected = "nearly the same endings for each sample"
-            cure = "rename the files: what follows the first dot of a name is its column"
-            raise FormatError.about(what, place=place, found=found, expected=expected, cure=cure)
+            fix = "rename the files: what follows the first dot of a name is its column"
+            raise FormatError.about(what, place=place, found=found, expected=expected, fix=fix)
 
         starts = np.zeros(shape, np.int64)
         sizes = np.full(shape, -1, np.int64)
@@ -313,7 +313,7 @@ def _walked_by_tarfile(shard: ShardBytes, place: str) -> TarIndex:
             holes = Holes(content.size, blocks)
             size = sum(count for _, count in blocks)
         if content.offset_data + size > shard.size:
-            found = f"a file of {size:,} bytes, which ends behind the shard"
+            found = f"a file of {size:,} bytes, which ends after the end of the shard"
             raise _damaged(place, content.offset_data, found)
 
         stored += size
@@ -413,7 +413,7 @@ def _pax_records(extension: bytes) -> dict[bytes, bytes]:
 
 def _damaged(place: str, position: int, found: str) -> FormatError:
     expected = "a tar archive whose files are all there"
-    cure = "restore the shard, or make it again"
+    fix = "restore the shard, or make it again"
     return FormatError.about(
-        "a shard is damaged", place=f"{place}, byte {position:,}", found=found, expected=expected, cure=cure
+        "a shard is damaged", place=f"{place}, byte {position:,}", found=found, expected=expected, fix=fix
     )

@@ -115,9 +115,9 @@ def _tell_of_endings(file: str, index: TarIndex) -> None:
     if index.count == 0:
         found = f"{count:,} without an ending in their names, such as {first}"
         expected = "names such as 0001.jpg and 0001.cls: of a sample, a dot, and of a column"
-        cure = "rename the files; or unpack the archive, and open the folder"
+        fix = "rename the files; or unpack the archive, and open the folder"
         what = "no file of this shard is part of a sample"
-        raise FormatError.about(what, place=file, found=found, expected=expected, cure=cure)
+        raise FormatError.about(what, place=file, found=found, expected=expected, fix=fix)
 
     told = "%s: files whose names have no ending are passed over, here and in other shards: %d, such as %s"
     LOGGER.warning(told, file, count, first)
@@ -143,7 +143,7 @@ def _refuse_pickles(file: str, endings: Sequence[str]) -> None:
             place=file,
             found="files ending in ." + ", .".join(found),
             expected="files of data",
-            cure="pack the data in another form; or, if you trust whoever made them, open with trust=True",
+            fix="pack the data in another format; or, if you trust the author, open with trust=True",
         )
 
 

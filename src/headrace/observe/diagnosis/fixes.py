@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headrace.telemetry.recording import Setting
 
-CURES = {
+FIXES = {
     "read": "Pack the files into one container (headrace pack), or keep a local copy; more workers also hide waiting.",
-    "decode": "Decode once: pack at the size that training needs (headrace pack --resize), or cache behind decoding "
+    "decode": "Decode once: pack at the size that training needs (headrace pack --resize), or cache after decoding "
     "(headrace.Staged(...).cache()). headrace doctor --plan measures the cut.",
     "transform": "Cache what is not random (headrace.Staged(...).cache()), work on whole batches (headrace.step with "
     "batched steps, __getitems__), or move it to the device.",
@@ -18,13 +18,13 @@ CURES = {
     "device) make batches smaller.",
 }
 
-CURES_FOR_BATCHES = {
+FIXES_FOR_BATCHES = {
     "load": "Read only the columns that training needs, or compute what is not random once "
     "(headrace.Staged(...).cache()).",
 }
 """Where a dataset has the samples of a batch at once already."""
 
-CURES_FOR_STREAMS = {
+FIXES_FOR_STREAMS = {
     "load": "Read and compute many samples at once in __iter__, as arrays, and yield them one by one; or split the "
     "stream over workers (headrace.shard on its files).",
     "transform": "Compute on many samples at once in __iter__, as arrays; split the stream over workers "
@@ -34,28 +34,28 @@ CURES_FOR_STREAMS = {
 }
 """Where a dataset is iterable: it has no keys by which to fetch batches or to cache."""
 
-CURES_FOR_OWN_COLLATION = {
+FIXES_FOR_OWN_COLLATION = {
     "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.types.Ragged or "
     "in NumPy instead of a Python loop.",
 }
 """Where the user gave a `collate_fn`."""
 
-CURE_FOR_REMOTE_READS = (
+FIX_FOR_REMOTE_READS = (
     "Keep the data on this node (headrace.open(..., cache_dir=...)), or pack them into shards (headrace pack). They "
     "are read ahead already, so that more workers bring nothing."
 )
 """Where data come over a network."""
 
 
-def cure_for(part: str, setting: Setting) -> str:
+def fix_for(part: str, setting: Setting) -> str:
     """Returns what to do about a slow part of making a batch."""
-    cures = dict(CURES)
+    fixes = dict(FIXES)
     if setting.is_stream:
-        cures.update(CURES_FOR_STREAMS)
+        fixes.update(FIXES_FOR_STREAMS)
     elif setting.makes_batches or setting.loads_together:
-        cures.update(CURES_FOR_BATCHES)
+        fixes.update(FIXES_FOR_BATCHES)
 
     # Last: whoever wrote the collation can change it, wherever the samples come from.
     if setting.own_collate:
-        cures.update(CURES_FOR_OWN_COLLATION)
-    return cures[part]
+        fixes.update(FIXES_FOR_OWN_COLLATION)
+    return fixes[part]
