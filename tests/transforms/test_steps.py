@@ -133,8 +133,24 @@ def test_factors_are_spread_over_their_range() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [np.zeros((4, 5, 3), np.int32), np.zeros((0, 4, 3), np.uint8), torch.zeros(3, 4, 5, dtype=torch.int64), {"a": 1}],
-    ids=["integers", "no pixels", "a tensor of integers", "a dictionary"],
+    [
+        np.zeros((4, 5, 3), np.int32),
+        np.zeros((0, 4, 3), np.uint8),
+        torch.zeros(3, 4, 5, dtype=torch.int64),
+        {"a": 1},
+        np.zeros((3, 8, 9), np.float32),
+        torch.zeros(8, 9, 3, dtype=torch.uint8),
+        torch.zeros(2, 8, 9, 3),
+    ],
+    ids=[
+        "integers",
+        "no pixels",
+        "a tensor of integers",
+        "a dictionary",
+        "an array with its channels first",
+        "a tensor with its channels last",
+        "tensors with their channels last",
+    ],
 )
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
 def test_what_is_no_image_is_refused(step: Any, value: Any) -> None:

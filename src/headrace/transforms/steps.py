@@ -7,7 +7,7 @@ image) becomes an array uint8 [height, width, 3] first. uint8 means 0 to 255, fl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -243,6 +243,7 @@ def _each(value: object, change: Callable[[Tensor], Tensor]) -> Any:
 def _batch(value: object, change: Callable[[Tensor], Tensor]) -> Any:
     """Applies `change` to the images as one tensor [batch, channels, height, width]; see the module for `value`."""
     if isinstance(value, Tensor) and value.ndim >= 3:
+        _refuse_other_layout(value.shape, value.shape[-3], value.shape[-1], "a tensor [..., channels, height, width]")
         images = _checked(value)
         changed = change(images.reshape(-1, *images.shape[-3:]))
         changed = changed.reshape(*images.shape[:-3], *changed.shape[-3:])
@@ -253,6 +254,8 @@ def _batch(value: object, change: Callable[[Tensor], Tensor]) -> Any:
 
     if isinstance(value, np.ndarray) and value.ndim in (2, 3):
         array = value
+        if array.ndim == 3:
+            _refuse_other_layout(array.shape, array.shape[2], array.shape[0], "an array [height, width, channels]")
     else:
         array = decode(value)
 
@@ -268,6 +271,15 @@ def _batch(value: object, change: Callable[[Tensor], Tensor]) -> Any:
     if array.ndim == 2:
         return result[:, :, 0]
     return result
+
+
+def _refuse_other_layout(shape: Sequence[int], channels: int, other: int, expected: str) -> None:
+    """Raises `UsageError` for an image whose channels stand where the other kind has them, as after a cache."""
+    if channels > 4 and other in (1, 3, 4):
+        fix = "arrays have their channels last, tensors before height and width: torch.from_numpy(x), or x.numpy()"
+        raise UsageError.about(
+            "the channels of an image stand elsewhere", found=f"{list(shape)}", expected=expected, fix=fix
+        )
 
 
 def _start(value: Tensor) -> int:
