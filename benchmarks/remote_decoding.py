@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples.photos import make_photo_folder
 from PIL import Image
 from tests.servers.hosts import HostsHere, Machine, placed_on
 from tests.servers.networks import networks
@@ -26,6 +25,7 @@ import headrace
 from benchmarks.harness.table import Row, Table
 from benchmarks.harness.turns import fail, in_turn
 from headrace.core.process.memory import process_tree
+from headrace.data.prepare.textures import make_textures
 
 BATCH = 64
 SIZE = 224
@@ -184,7 +184,7 @@ def remote_decoding(photos: int = 2000, rounds: int = 5, step: float = 0.02) -> 
     torch.set_num_threads(1)  # the check is to have all its CPU time in one thread
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "photos"
-        make_photo_folder(root, photos)
+        make_textures(root, photos)
         dataset = Photos(sorted(map(str, root.rglob("*.jpg"))))
         try:
             machines = tuple(network.machine for network in stack.enter_context(networks(2)))

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from examples.photos import make_photo_folder
 
 from headrace.core.errors import MissingExtraError, UsageError
 from headrace.data.convert import pack as packing
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
+from headrace.data.prepare.textures import make_textures
 from tests import programs
 from tests.data.convert.packing import COUNT, Case, files_in, hidden
 from tests.data.formats.samples import usual, write
@@ -38,7 +38,7 @@ def source_in(folder: Path) -> Path:
 
 def photos_in(folder: Path) -> Path:
     """Makes photographs, and returns the folder of those to train with."""
-    make_photo_folder(folder / "photos", 40, seed=0)
+    make_textures(folder / "photos", 40)
     return folder / "photos" / "train"
 
 
