@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from headrace.core.process.memory import PeakMemory
+from headrace.storage.fetching.io_client import remove_abandoned
 
 PRELOADED = [
     "headrace.demo.party",
@@ -23,6 +24,9 @@ PRELOADED = [
     "torchdata.stateful_dataloader",
 ]
 """Modules that a party finds imported, where they are installed: importing torch takes seconds."""
+
+PATIENCE = 5.0
+"""Seconds for which the end of a killed group is waited for."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ def run(function: Callable[..., Any], *arguments: Any, memory: bool = False) -> 
         _kill_group(process.pid)
         process.join()
         ours.close()
+        _remove_what_it_left(process.pid)
 
     name = ""
     if process.exitcode < 0:
@@ -100,6 +105,18 @@ def _received(connection: Connection, sentinel: int) -> Iterator[tuple[str, Any]
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def _remove_what_it_left(pid: int) -> None:
+    """Removes the folders of sockets of a killed group: nobody in it could. Its processes end one by one."""
+    over = time.monotonic() + PATIENCE
+    while time.monotonic() < over:
+        try:
+            os.killpg(pid, 0)
+        except (ProcessLookupError, PermissionError):
+            break
+        time.sleep(0.01)
+    remove_abandoned()
 
 
 def _play(connection: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
