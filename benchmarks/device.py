@@ -40,6 +40,9 @@ from benchmarks import device_copies, device_kernels, device_loops
 from benchmarks.harness.figures import Budget, Figures, Record
 from benchmarks.harness.gpu import Gpu, card, opened
 
+ROOT = Path(__file__).resolve().parents[1]
+"""Left out of the names of files in what is written down."""
+
 SECONDS = 460
 """In which all must be over."""
 
@@ -180,7 +183,7 @@ def _experiment(connection: Connection, experiment: Experiment, simulate: bool) 
             gpu.synchronize()
     except Exception:  # noqa: BLE001 - whatever it is, it is told, and the next experiment begins
         signal.setitimer(signal.ITIMER_REAL, 0)
-        figures.fail(experiment.name, traceback.format_exc())
+        figures.fail(experiment.name, traceback.format_exc().replace(f"{ROOT}/", ""))
     except KeyboardInterrupt:
         pass
 

@@ -43,7 +43,7 @@ MAX_FUNCTION_LINES = 57
 MAX_IMPORTS = 15
 MORE_IMPORTS = {
     "loader/dataloader.py": 27,
-    "cli/run.py": 25,
+    "cli/run.py": 24,
     "workers/threads.py": 24,
     "workers/processes/worker_main.py": 23,
     "data/formats/arrow/parquet.py": 22,

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.core.errors import UsageError
-from headrace.core.text.urls import refuse_url
+from headrace.cli.script_file import script_file
 from headrace.measure.script_runs import ScriptRun, run_measured
 from headrace.observe.report import NOTABLE
 from headrace.telemetry.formatting import gain_in_words, some
@@ -67,14 +66,7 @@ def compare(
     `UsageError` if there is no such script.
     """
     if not as_module:
-        refuse_url(script, "headrace compare", "copy the script to this machine; it may open data by their URL")
-    if not as_module and not Path(script).is_file():
-        raise UsageError.about(
-            "no such script",
-            place=script,
-            expected="a Python file",
-            fix="check the path; for a module, put -m before its name",
-        )
+        script = script_file(script, "headrace compare")
 
     console = Terminal()
     target = [*(["-m"] if as_module else []), script, *arguments]

@@ -1,4 +1,4 @@
-"""Help texts: the options of a command in groups, and errors of its call in headrace's words."""
+"""Help texts: the options of a command in groups."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from headrace.cli.next_command import OPTION_NAMES, next_command
+from headrace.cli.script_file import script_file
 from headrace.core.errors import MachineError, UsageError
 from headrace.core.process.machine import cores
 from headrace.core.process.memory import machine_memory
 from headrace.core.text.printable import printable
-from headrace.core.text.urls import refuse_url
 from headrace.loader.reporting import Report
 from headrace.measure.children import ChildPlan, children_of, measured_too, seed_globals
 from headrace.measure.loader_replacement import NEED_WORKERS, NOT_PLAIN, Replacement, replace_loader
@@ -43,7 +43,6 @@ from headrace.observe.live import LiveView
 from headrace.observe.page.page import page
 from headrace.observe.report import NOTABLE
 from headrace.observe.stats import wait_share
-from headrace.storage.locations import local_path
 from headrace.telemetry.formatting import gain_in_words, some
 from headrace.telemetry.terminal import Terminal
 from headrace.version import __version__
@@ -165,16 +164,7 @@ def run_and_report(
     left as they are.
     """
     if not as_module:
-        script = local_path(script)
-        refuse_url(script, "headrace run", "copy the script to this machine; it may open data by their URL")
-
-    if not as_module and not Path(script).is_file():
-        raise UsageError.about(
-            "no such script",
-            place=script,
-            expected="a Python file",
-            fix="check the path; for a module, put -m before its name",
-        )
+        script = script_file(script, "headrace run")
 
     outputs.check()
     _check_replacement(replacement, defaults, outputs)

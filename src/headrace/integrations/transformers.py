@@ -28,7 +28,7 @@ class LoaderMixin:
     """Gives a Trainer headrace's loaders, which go on in mid-epoch from its checkpoints.
 
     Put it before the Trainer among the bases. The Trainer's arguments hold as ever: batch sizes, workers, seeds. Each
-    checkpoint gets the states of all ranks, and `train(resume_from_checkpoint=...)` goes on behind the last batch, also
+    checkpoint gets the states of all ranks, and `train(resume_from_checkpoint=...)` resumes after the last batch, also
     on another number of ranks, with no batch loaded to be skipped.
 
     Attributes:

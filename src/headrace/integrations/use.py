@@ -24,7 +24,7 @@ OWN = ("headrace", "torch.utils.data", "torchdata")
 
 _lock = threading.Lock()
 _used: list[contextlib.ExitStack] = []
-"""What ends the use in this process; empty: torch's loader is in its place."""
+"""What ends the use. Held here: dropped with what `use` returned, it would take the loader away from children."""
 
 
 class _Use(contextlib.AbstractContextManager[None]):

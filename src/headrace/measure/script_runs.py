@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,12 +54,11 @@ class ScriptRun:
 def run_measured(
     arguments: Sequence[str],
     on_line: Callable[[str], None],
-    environment: Mapping[str, str] | None = None,
 ) -> ScriptRun:
     """Runs a script under `headrace run --digest`, and returns what was measured.
 
     arguments: options of `headrace run`, the script, and its own. on_line: called with each line that the script
-    prints. environment: variables beside those of this process. Ctrl-C ends the script, too.
+    prints. Ctrl-C ends the script, too.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
         report = Path(scratch) / "measurement.json"
@@ -68,13 +66,10 @@ def run_measured(
         # stops the script. Unbuffered (-u), so that lines come as they are printed.
         complaints = Path(scratch) / "stderr.txt"
         command = [sys.executable, "-u", "-m", "headrace", "run", "--digest", "--json", str(report), *arguments]
-        variables = {**os.environ, **(environment or {})}
         before = _cpu_seconds_of_children()
         with (
             complaints.open("w") as stderr,
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=stderr, text=True, errors="replace", env=variables
-            ) as process,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, errors="replace") as process,
             PeakMemory(process.pid) as memory,
         ):
             # After Ctrl-C the run must not go on alone: `Popen` would wait for its end on leaving the block.

@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from headrace.core.process.memory import process_tree
 
+OTHERS = 0.3
+"""Cores that other processes take, below which they do not count."""
+
 LEAST = 0.5
 """Seconds between two looks, at least."""
 

@@ -36,7 +36,7 @@ from headrace.measure.bench.loader_passes import (
     samples_per_second,
 )
 from headrace.storage.locations import local_path
-from headrace.telemetry.neighbours import Neighbours
+from headrace.telemetry.neighbours import OTHERS, Neighbours
 from headrace.telemetry.recording import Recording
 
 ROUNDS = 3
@@ -47,9 +47,6 @@ ENOUGH = 200_000_000
 
 MOST = 100_000
 """Samples that are taken at most if the user names no number."""
-
-OTHERS = 0.3
-"""Cores that other processes take, below which they do not count."""
 
 FILES = 5_000
 """Samples beyond which forms that make a file of each are left out, unless the user names them."""

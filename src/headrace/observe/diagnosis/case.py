@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from headrace.observe.stats import wait_share, waited_and_looped
+from headrace.telemetry.neighbours import OTHERS
 from headrace.telemetry.preparation import MAKING, Prepared, prepared, steady_stages
 from headrace.telemetry.recording import Recording, stage_seconds
 from headrace.workers.play.work import Rules, Seconds
@@ -37,9 +38,6 @@ LONGEST = 2048
 
 ERROR = 0.04
 """What a play errs by, as a share of a gain, even where all batches are alike."""
-
-OTHERS = 0.3
-"""Cores that other processes take, below which they do not count."""
 
 LOST = 0.15
 """Share of its work that a loop may wait for cores which others have, before the machine is called busy."""
