@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import torch.utils.data
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import headrace
 
@@ -38,6 +42,8 @@ ASKING = {"getattr", "hasattr", "answers", "says_yes"}
 """How an attribute is looked for by its name."""
 CALLED_AS_METHODS = {"commit"}
 """Listed in `protocols.py`, and found otherwise than by `getattr` with a literal."""
+SKIPPED_IF_MISSING = {"torchvision"}
+"""Tests that need one of these say that they are skipped where it is not installed."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 57
 MAX_IMPORTS = 15
@@ -94,6 +100,31 @@ def attributes_asked_for(path: Path) -> set[str]:
                 if ast.unparse(thing) not in MODULES and not name.startswith("_"):
                     found.add(name)
     return found
+
+
+def installed_with(package: str, extras: set[str], found: set[str] | None = None) -> set[str]:
+    """Returns the names of all packages that pip installs with one."""
+    found = set() if found is None else found
+    for line in metadata.requires(package) or []:
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in {"", *extras}):
+            continue
+        name = f"{canonicalize_name(requirement.name)}{sorted(requirement.extras)}"
+        if name not in found:
+            found.add(name)
+            installed_with(requirement.name, requirement.extras, found)
+    return found
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The packages that a file imports, each by the first part of its name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name.partition(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
 
 
 def offenders(paths: list[Path], fails: Callable[[Path], object]) -> dict[str, object]:
@@ -224,6 +255,23 @@ def test_the_tree_names_no_path_of_a_machine() -> None:
     ]
     named = [relative(path) for path in texts if path != Path(__file__) and pattern.search(path.read_text())]
     assert named == []
+
+
+def test_what_the_tests_import_is_installed_for_development() -> None:
+    """A package that somebody installed by hand would be missing on every other machine."""
+    installed = {name.partition("[")[0] for name in installed_with("headrace", {"dev"})}
+    distributions = metadata.packages_distributions()
+    own = {"headrace", *(path.name for path in ROOT.iterdir() if path.is_dir())} | sys.stdlib_module_names
+
+    def missing(path: Path) -> list[str]:
+        return [
+            name
+            for name in sorted({*imported(path)} - own - SKIPPED_IF_MISSING)
+            if not installed & {canonicalize_name(distribution) for distribution in distributions.get(name, [])}
+        ]
+
+    tests = [path for path in PYTHON if ROOT / "tests" in path.parents and ROOT / "tests/clients" not in path.parents]
+    assert offenders(tests, missing) == {}
 
 
 def test_type_checkers_find_each_public_name_once() -> None:
