@@ -27,10 +27,10 @@ NOUNS = {
 }  # fmt: skip
 MODULES = {"os", "sys", "mmap", "signal", "signals", "socket", "torch"}
 OF_OTHERS = {
-    "batch_size", "closed", "compose", "cursor", "data", "dataset", "detach", "features", "filename", "fp", "func",
-    "getbands", "group_by_length", "lib_version", "name", "names", "orig", "process", "processors", "raw_connection",
-    "response", "rich_help_panel", "sampler", "send_signal", "set_random_state", "shape", "status", "status_code",
-    "strerror", "train_sampling_strategy", "values",
+    "batch_size", "closed", "compose", "cursor", "data", "dataset", "detach", "features", "filename",
+    "format_code_name", "fp", "func", "getbands", "group_by_length", "lib_version", "name", "names", "orig",
+    "process", "processors", "raw_connection", "response", "rich_help_panel", "sampler", "send_signal",
+    "set_random_state", "shape", "status", "status_code", "strerror", "train_sampling_strategy", "values",
 }  # fmt: skip
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {

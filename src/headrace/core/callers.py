@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from pathlib import Path
 from types import FrameType
 
 HEADRACE_AND_TORCH = {"torch", "torchdata", "headrace", "runpy"}
@@ -48,3 +49,16 @@ def is_installed(frame: FrameType) -> bool:
     """Tells whether a frame belongs to the standard library or an installed package."""
     file = frame.f_code.co_filename
     return file.startswith((*_INSTALLED_IN, "<frozen")) or "/dist-packages/" in file
+
+
+def name_of_file(path: str) -> str:
+    """Returns what a reader calls the file of some code: its name, or, as IPython writes it, the cell of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        # Older versions of IPython do not tell the cells apart.
+        name_of = getattr(shell.compile, "format_code_name", None)
+        cell = name_of(path) if name_of is not None else None
+        if cell is not None:
+            return str(cell[1])
+    return Path(path).name

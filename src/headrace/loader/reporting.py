@@ -20,8 +20,8 @@ OnStats = Callable[[LoaderStats], None]
 EVERY = 10.0
 """Seconds between two calls of `on_stats`."""
 
-WIDTH, NOTEBOOK_WIDTH = 80, 110
-"""Columns of a report as text, and in a notebook."""
+WIDTH = 80
+"""Columns of a report as text."""
 
 
 class Observed:
@@ -106,9 +106,9 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows of it."""
-        from headrace.telemetry.terminal import html
+        from headrace.observe.page.cell import cell  # with what draws it, which scripts do without
 
-        return html(lambda console: console.print(self), NOTEBOOK_WIDTH)
+        return cell(self.recording, self.diagnosis, str(self))
 
 
 class Telling:

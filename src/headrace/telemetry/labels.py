@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from headrace.core.callers import calling_frame, is_installed, users_frame
+from headrace.core.callers import calling_frame, is_installed, name_of_file, users_frame
 
 _labels: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """Of the loaders that are alive."""
 
 
 class Label(NamedTuple):
-    """The name of a loader, as file:line."""
+    """The name of a loader, as file:line, or in a notebook as In[cell]:line."""
 
     text: str
     is_rebuild: bool
@@ -44,7 +43,7 @@ def caller() -> str:
 
 
 def _line_of(frame: FrameType) -> str:
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"{name_of_file(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _dataset_of(loader: object) -> object:

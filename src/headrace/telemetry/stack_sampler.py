@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from types import CodeType, FrameType
 
+from headrace.core.callers import name_of_file
 from headrace.core.process.activity import LOAD, STAGE, Activity
 
 EVERY, LATER = 0.05, 0.2
@@ -201,4 +202,4 @@ def _is_library(file: str) -> bool:
 
 
 def _words(code: CodeType, line: int) -> str:
-    return f"{code.co_qualname} ({Path(code.co_filename).name}:{line})"
+    return f"{code.co_qualname} ({name_of_file(code.co_filename)}:{line})"

@@ -41,19 +41,3 @@ def plain_text(show: Callable[[Console], object], width: int) -> str:
     page = io.StringIO()
     show(Console(file=page, width=width, color_system=None, force_terminal=False, force_jupyter=False))
     return page.getvalue()
-
-
-NOTEBOOK = (
-    '<pre style="white-space: pre; overflow-x: auto; line-height: normal; '
-    "font-family: Menlo, 'DejaVu Sans Mono', Consolas, monospace\">{code}</pre>"
-)
-"""What is around the text in a notebook's cell."""
-
-
-def html(show: Callable[[Console], object], width: int) -> str:
-    """Returns the same as HTML for a cell of a notebook, with the styles; all text is escaped."""
-    console = Console(
-        file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor", force_jupyter=False
-    )
-    show(console)
-    return console.export_html(inline_styles=True, code_format=NOTEBOOK)

@@ -36,7 +36,7 @@ def page(
     one with the recording's label counts, and a recording may have none. machine: what to say of it, name by name.
     command: what to run next; "" where nothing follows.
     """
-    recordings = list(map(_with_totals, recordings))
+    recordings = list(map(with_totals, recordings))
     is_one_of_several = len(recordings) > 1
     most = budget(len(recordings))
     drawings = []
@@ -51,22 +51,22 @@ def page(
 
     # The page works without a server and without a network, so scripts and styles are in it. Its policy allows the one
     # script with this hash: what a label or a sentence smuggles in does not run.
-    script = "".join(['(() => {\n"use strict";\n', *map(_file, SCRIPTS), "})();"])
-    return Template(_file("page.html")).substitute(
+    script = "".join(['(() => {\n"use strict";\n', *map(read, SCRIPTS), "})();"])
+    return Template(read("page.html")).substitute(
         title=text(title),
         subtitle=_subtitle(seconds, len(recordings)),
         contents=contents(recordings, matched),
         sections="\n".join(sections) or '<p class="none">No loader was used.</p>',
         command=_next(command),
         machine=pairs(machine),
-        style=_file("page.css"),
+        style=read("page.css"),
         script=script,
         script_hash=_hash(script),
         data=as_script(drawings),
     )
 
 
-def _with_totals(recording: Recording) -> Recording:
+def with_totals(recording: Recording) -> Recording:
     """Returns a recording with sums over its batches, where whoever wrote it gave none."""
     if recording.totals:
         return recording
@@ -100,5 +100,6 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def _file(name: str) -> str:
+def read(name: str) -> str:
+    """Returns the text of a file that stands beside this module."""
     return files("headrace.observe.page").joinpath(name).read_text(encoding="utf-8")

@@ -61,23 +61,25 @@ def section(
     if is_one_of_several:
         number = f"{place + 1}. "
 
-    summary = ""
-    if diagnosis and diagnosis.summary:
-        summary = f'<p class="summary">{prose(diagnosis.summary)}</p>'
-
     parts = [
         f'<h2 id="{name}-name">{number}{text(recording.label)}</h2>',
-        summary,
-        _key_figures(recording, diagnosis),
-        _findings(diagnosis, recording.setting),
+        overview(recording, diagnosis),
         _timeline(place, recording, drawing),
-        _stages(recording),
+        stages(recording),
         _distributions(recording),
         _network(recording),
         _memory_and_places(recording),
         details(recording, diagnosis),
     ]
     return f'<section id="{name}" class="loader" aria-labelledby="{name}-name">{"".join(parts)}</section>'
+
+
+def overview(recording: Recording, diagnosis: Diagnosis | None) -> str:
+    """Returns what training waits for in a sentence, the key figures, and the findings."""
+    summary = ""
+    if diagnosis and diagnosis.summary:
+        summary = f'<p class="summary">{prose(diagnosis.summary)}</p>'
+    return summary + _key_figures(recording, diagnosis) + _findings(diagnosis, recording.setting)
 
 
 def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
@@ -252,7 +254,8 @@ def _is_drawn(stage: str, drawing: Mapping[str, Any]) -> bool:
     return stage != "start" or bool(drawing["epochs"])
 
 
-def _stages(recording: Recording) -> str:
+def stages(recording: Recording) -> str:
+    """Returns bars of where the time of the main process and of the workers goes; "" of nothing measured."""
     main = shares.main_pieces(recording)
     workers = shares.worker_pieces(recording)
     if not main and not workers:
