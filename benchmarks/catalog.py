@@ -50,6 +50,7 @@ BENCHMARKS = {
         "images:one_core", "pipelines for images alone, on one core", "--images 6 --rounds 1",
         "pillow simplejpeg opencv-python-headless",
     ),
+    "demo": Benchmark("demo:demo", "the scenes of `headrace demo` that have figures", "--scenes stored", "torchdata"),
     "mapped": Benchmark("stored:mapped", "mapped arrays of images", "--rounds 2 --share 0.05", "tensordict"),
     "tokens": Benchmark("stored:tokens", "windows of a file of tokens", "--rounds 2 --share 0.01"),
     "tar": Benchmark("tar:tar", "tar shards, undecoded", "--rounds 2 --share 0.02", "webdataset"),

@@ -1,4 +1,4 @@
-"""Tables of databases: headrace.open, bare loops of the drivers, and torch's loader over a cursor, in turn."""
+"""Tables of databases: headrace.open, baseline loops of the drivers, and torch's loader over a cursor, in turn."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def compare(loader: Any, rows: int) -> None:
 
 
 def read_arrow(connection: Any, query: str, expected: int) -> None:
-    """The bare loop over ADBC, which only counts."""
+    """The baseline loop over ADBC, which only counts."""
     with connection.cursor() as cursor:
         cursor.execute(query)
         count = sum(batch.num_rows for batch in cursor.fetch_record_batch())
     if count != expected:
-        fail("the bare loop lacks rows")
+        fail("the baseline loop lacks rows")
 
 
 def read_sqlite3(connection: sqlite3.Connection, query: str, expected: int) -> None:
@@ -83,7 +83,7 @@ def read_sqlite3(connection: sqlite3.Connection, query: str, expected: int) -> N
     while rows := cursor.fetchmany(5000):
         count += len(rows)
     if count != expected:
-        fail("the bare loop lacks rows")
+        fail("the baseline loop lacks rows")
 
 
 def held(url: str, table: str) -> Any:
@@ -111,9 +111,9 @@ def measure(where: str, url: str, adbc: Any, connection: Any, rows: int, rounds:
             "headrace, shuffled, in memory": headrace.DataLoader(kept, BATCH, shuffle=True),
             "torch": DataLoader(Cursor(connection, query), BATCH),
         }
-        loops: dict[str, Loop] = {"bare ADBC loop": functools.partial(read_arrow, adbc, query, rows)}
+        loops: dict[str, Loop] = {"baseline ADBC loop": functools.partial(read_arrow, adbc, query, rows)}
         if isinstance(connection, sqlite3.Connection):
-            loops["bare sqlite3 loop"] = functools.partial(read_sqlite3, connection, query, rows)
+            loops["baseline sqlite3 loop"] = functools.partial(read_sqlite3, connection, query, rows)
         for name, loader in loaders.items():
             compare(loader, rows)
             loops[name] = functools.partial(exhaust, loader)
@@ -173,11 +173,11 @@ PLACES = {"postgresql": postgresql, "sqlite": sqlite}
 
 
 def databases(rows: int = 200_000, rounds: int = 9, places: tuple[str, ...] = tuple(PLACES)) -> list[Table]:
-    """Tables of databases: headrace.open, bare loops of the drivers, and torch's loader over a cursor, in turn.
+    """Tables of databases: headrace.open, baseline loops of the drivers, and torch's loader over a cursor, in turn.
 
     PostgreSQL runs on this machine, from its Debian package, with its data in a temporary folder. Tables have rows of a
     key, a float and a whole number, and those named "arrays" 32 floats more (in SQLite: as bytes). Batches of 512, no
-    workers. The bare loop counts the rows of `fetch_record_batch` of ADBC over the same query, and makes nothing of
+    workers. The baseline loop counts the rows of `fetch_record_batch` of ADBC over the same query, and makes nothing of
     them; SQLite is compared with `fetchmany(5000)` of sqlite3, too. torch's loader has the IterableDataset that people
     write: a server-side cursor of psycopg, or a cursor of sqlite3.
 

@@ -1,6 +1,6 @@
-"""The picture of the README: what `headrace demo resume spawn` showed, as squares and bars.
+"""The picture of the README: what the demo showed of a resume and of workers by spawn, as squares and bars.
 
-    headrace demo resume spawn --json benchmarks/results/demo.json
+    python -m benchmarks page demo
     python -m benchmarks.demo_picture
 
 The same results make the same file, docs/images/demo.svg.
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+from benchmarks.demo import MEMORY, RESUMED, START
 from benchmarks.harness.pictures import INK, OTHERS_COLOUR, OURS_COLOUR
+from benchmarks.harness.table import OURS, Table
+from headrace.demo.resume import KILLED_AT, SAVED_AT
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "demo.json"
@@ -22,36 +24,36 @@ BEFORE, AGAIN, OTHERS = "#b9d9df", "#d1495b", "#edae49"
 """Steps before the checkpoint, steps that are trained twice, and steps with other augmentations."""
 
 
-def rows_of_steps(facts: dict[str, Any], saved_at: int) -> list[tuple[str, list[str], str]]:
-    """Returns for each loader its name, the colours of its steps, and what they mean."""
-    steps = facts["headrace"]["steps"]
-    rest = steps - saved_at
-    same, equal = facts["headrace"]["2 workers"]
+def rows_of_steps(table: Table) -> list[tuple[str, list[str], str]]:
+    """Returns for each loader its name, the colours of its steps, and what they mean.
+
+    table: of the resume, with two workers in its first two rows: as many batches of the same samples, and equal ones.
+    """
+    same, equal = table.rows[0].figures, table.rows[1].figures
+    rest = int(equal[OURS][0])
     rows = [
         (
             "torch",
-            [BEFORE] * saved_at + [AGAIN] * saved_at + [OURS_COLOUR] * rest,
-            f"starts the epoch again: {saved_at} steps twice",
+            [BEFORE] * SAVED_AT + [AGAIN] * SAVED_AT + [OURS_COLOUR] * rest,
+            f"starts the epoch again: {SAVED_AT} steps twice",
         )
     ]
-    if facts.get("torchdata"):
-        same, kept = facts["torchdata"]["2 workers"]
-        colours = [OURS_COLOUR] * kept + [OTHERS] * (same - kept)
-        rows.append(("torchdata", [BEFORE] * saved_at + colours, f"{kept} of {same} batches as without the kill"))
+    if "torchdata" in equal:
+        alike, kept = int(same["torchdata"][0]), int(equal["torchdata"][0])
+        colours = [OURS_COLOUR] * kept + [OTHERS] * (alike - kept)
+        rows.append(("torchdata", [BEFORE] * SAVED_AT + colours, f"{kept} of {alike} batches as without the kill"))
     rows.append(
-        ("headrace", [BEFORE] * saved_at + [OURS_COLOUR] * equal, f"{equal} of {rest} batches as without the kill")
+        ("headrace", [BEFORE] * SAVED_AT + [OURS_COLOUR] * rest, f"{rest} of {rest} batches as without the kill")
     )
     return rows
 
 
-def draw(results: dict[str, Any], picture: Path) -> None:
+def draw(tables: dict[str, Table], picture: Path) -> None:
     """Draws the two scenes."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import patches, pyplot
-
-    from headrace.demo.resume import KILLED_AT, SAVED_AT
 
     pyplot.rcParams["svg.hashsalt"] = "headrace"
     pyplot.rcParams["font.size"] = 8
@@ -59,7 +61,7 @@ def draw(results: dict[str, Any], picture: Path) -> None:
         1, 3, figsize=(7.2, 1.7), width_ratios=[4.2, 1.5, 1.5], layout="constrained"
     )
 
-    rows = rows_of_steps(results["resume"]["facts"], SAVED_AT)
+    rows = rows_of_steps(tables[RESUMED])
     for row, (name, colours, words) in enumerate(rows):
         for step, colour in enumerate(colours):
             steps.add_patch(patches.Rectangle((step, -row), 0.85, 0.5, color=colour))
@@ -70,14 +72,14 @@ def draw(results: dict[str, Any], picture: Path) -> None:
     steps.axis("off")
     steps.set_title(f"kill -9 after step {KILLED_AT}, checkpoint at step {SAVED_AT}: steps that train", fontsize=8)
 
-    for axes, quantity, unit, title in (
-        (seconds, "first_batch", 1.0, "first batch, s"),
-        (memory, "peak_bytes", 1e9, "memory, GB"),
+    for axes, measured, digits, title in (
+        (seconds, START, "%.1f", "first batch, s"),
+        (memory, MEMORY, "%.2f", "memory, GB"),
     ):
-        names = ["torch", "headrace"]
-        values = [results["spawn"]["figures"][name][quantity] / unit for name in names]
+        names = ["torch", OURS]
+        values = [tables[measured].rows[0].figures[name][0] for name in names]
         bars = axes.barh(names, values, color=[OTHERS_COLOUR, OURS_COLOUR], height=0.55)
-        axes.bar_label(bars, fmt="%.1f" if unit == 1.0 else "%.2f", padding=2, color=INK)
+        axes.bar_label(bars, fmt=digits, padding=2, color=INK)
         axes.set_xlim(0, max(values) * 1.35)
         axes.invert_yaxis()
         axes.set_title(title, fontsize=8)
@@ -92,4 +94,5 @@ def draw(results: dict[str, Any], picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(json.loads(RESULTS.read_text()), PICTURE)
+    kept = json.loads(RESULTS.read_text())["tables"]
+    draw({one["title"]: Table.from_json(one) for one in kept}, PICTURE)

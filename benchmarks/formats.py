@@ -44,7 +44,7 @@ def table_of(comparison: Comparison, order: Order) -> Table:
         figures = {name_of(choice): one.speeds[choice, order] for choice in chosen}
         rows.append(Row(name_of_form(one), figures, {name_of(choice): "failed" for choice in one.failures}))
     title = f"{comparison.samples:,} images of 28 x 28, batches of {comparison.options.batch_size}, {WORDS[order]}"
-    checked = "Every form delivered the same samples: checksums over whole epochs were compared."
+    checked = "Every format delivered the same samples: checksums over whole epochs were compared."
     return Table(title, "samples/s", rows, checked)
 
 

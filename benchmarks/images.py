@@ -177,15 +177,15 @@ def loaders_of(root: Path, paths: list[str]) -> dict[str, Any]:
 
 
 def images(images: int = 20_000, rounds: int = 3, normalize: bool = False) -> list[Table]:
-    """JPEGs to random crops of 224 x 224, 2 workers: torch with three decoders, WebDataset, a bare loop, and headrace.
+    """JPEGs to random crops of 224 x 224, 2 workers: torch with three decoders, WebDataset, a baseline, and headrace.
 
     All make uint8 [64, 3, 224, 224] from the same generated JPEGs of about 500 x 375, in shuffled order (WebDataset: in
-    order), in turns; workers are kept, and the first epoch of each is not counted. The bare loop is two processes that
+    order), in turns; workers are kept, and the first epoch of each is not counted. The baseline is two processes that
     decode, crop and resize into memory that they use again, without a loader. Crops are drawn alike. Every epoch's
     images are counted, and the pixels of the same crops compared with Pillow's.
 
     normalize: has all of them make float32 of the batches, by `Normalize` or by torch's operations in the loop; the
-    bare loop does it in its processes, in memory that it uses again.
+    baseline loop does it in its processes, in memory that it uses again.
     """
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
@@ -200,7 +200,7 @@ def images(images: int = 20_000, rounds: int = 3, normalize: bool = False) -> li
             loops["headrace, three passes"] = loops[OURS]
             loops[OURS] = epoch(loaders[OURS], images, Normalize())
         with bare_processes(paths, normalize) as loop:
-            loops["bare loop, 2 processes"] = loop
+            loops["baseline loop, 2 processes"] = loop
             row = Row("", rates_in_turn(loops, images, rounds))
         mean, worst = difference(paths)
     title = f"{images:,} JPEGs of about 500 x 375 to crops of {SIZE} x {SIZE}, {WORKERS} kept workers"

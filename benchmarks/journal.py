@@ -1,4 +1,4 @@
-"""What a journal costs: messages over TCP and from RabbitMQ, with a journal, without one, and by a bare loop."""
+"""What a journal costs: messages over TCP and from RabbitMQ, with a journal, without one, and by a baseline loop."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def nothing() -> None:
 
 
 def compare(bare: tuple[str, Read], source: Any, size: int, given: Given, fill: Callable[[], None] = nothing) -> Row:
-    """Returns the rates of a bare loop and of headrace, with a journal and without, in turn.
+    """Returns the rates of a baseline loop and of headrace, with a journal and without, in turn.
 
     fill: what each of them begins with, which is not timed.
     """
@@ -245,9 +245,9 @@ PARTS = {"tcp": over_tcp, "rabbitmq": from_rabbitmq, "disk": on_disk}
 
 
 def journal(messages: int = 50_000, rounds: int = 5, parts: tuple[str, ...] = tuple(PARTS)) -> list[Table]:
-    """What a journal costs: messages over TCP and from RabbitMQ, with a journal, without one, and by a bare loop.
+    """What a journal costs: messages over TCP and from RabbitMQ, with a journal, without one, and by a baseline loop.
 
-    Each round sends the same messages anew, numbered, and compares what came. The bare loops are those that people
+    Each round sends the same messages anew, numbered, and compares what came. The baseline loops are those that people
     write: `recv` and cut, or pika with a prefetch of 2,000 and an ack for every 500 messages. Then: what a flush of the
     disk costs by the number of messages that share it, and how fast a journal is read back.
     """

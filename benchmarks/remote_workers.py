@@ -148,7 +148,7 @@ def by_ray(pipe: Connection, way: str, workers: int) -> float:
     return seconds
 
 
-# -- a bare loop -------------------------------------------------------------------------------------------------------
+# -- a baseline -------------------------------------------------------------------------------------------------------
 
 
 def send_bare(answer: Connection, batches: int) -> None:
@@ -182,7 +182,7 @@ def remote_workers(batches: int = 20, rounds: int = 5, workers: tuple[int, ...] 
 
     Ready 64x3x224x224 float32 batches (38.5 MB) on loopback: of two Ray nodes on this machine, one has the trainer and
     one the workers. In turn: headrace's local worker processes, its remote workers, actors of Ray whose arrays
-    `ray.get` fetches, Ray Data's `iter_torch_batches`, and a bare loop that sends the same bytes over TCP into memory
+    `ray.get` fetches, Ray Data's `iter_torch_batches`, and a baseline that sends the same bytes over TCP into memory
     that was touched before. Each batch is checked at three points of each sample.
     """
     check = new_check()
@@ -197,7 +197,7 @@ def remote_workers(batches: int = 20, rounds: int = 5, workers: tuple[int, ...] 
             calls: dict[str, Callable[[], float]] = {
                 "local processes": functools.partial(epoch, local, check),
                 OURS: functools.partial(epoch, remote, check),
-                "bare TCP": functools.partial(receive, connection, batches, slots),
+                "baseline TCP": functools.partial(receive, connection, batches, slots),
                 **{way: functools.partial(by_ray, pipe, way, number) for way in RAYS_WAYS},
             }
             found = in_turn(calls, rounds)

@@ -1,6 +1,6 @@
-"""Stored images, tokens and paths: headrace.open with headrace.DataLoader, torch's loader, and bare loops, in turn.
+"""Stored images, tokens and paths: headrace.open with headrace.DataLoader, torch's loader, and baseline loops, in turn.
 
-A bare loop is NumPy that does nothing but the work, into memory that is used again, so that nobody could keep a batch.
+A baseline is NumPy that does nothing but the work, into memory that is used again, so that nobody could keep a batch.
 Data lie in the page cache.
 """
 
@@ -33,7 +33,7 @@ EVERY = "In a first epoch every batch was compared with its source."
 
 
 def mapped(rounds: int = 5, share: float = 1.0) -> list[Table]:
-    """Mapped arrays of images, shuffled: headrace, torch over the same files, a bare loop, and tensordict.
+    """Mapped arrays of images, shuffled: headrace, torch over the same files, a baseline loop, and tensordict.
 
     In a first epoch every batch is compared with its source. share: of the data.
     """
@@ -53,7 +53,7 @@ def mapped(rounds: int = 5, share: float = 1.0) -> list[Table]:
             compare_images(ours, source)
             theirs = DataLoader(MappedImages(path, as_float=as_float), batch_size=size, shuffle=True)
             loops: dict[str, Loop] = {
-                "bare loop": functools.partial(take_images, flat, labels, size, as_float),
+                "baseline loop": functools.partial(take_images, flat, labels, size, as_float),
                 OURS: functools.partial(exhaust, ours),
                 "torch": functools.partial(exhaust, theirs),
             }
@@ -66,7 +66,7 @@ def mapped(rounds: int = 5, share: float = 1.0) -> list[Table]:
 
 
 def take_images(images: np.ndarray, labels: np.ndarray, size: int, as_float: bool) -> None:
-    """The bare loop."""
+    """The baseline loop."""
     order = torch.randperm(len(labels)).numpy()
     pixels, classes = np.empty((size, 784), np.uint8), np.empty(size, np.int64)
     floats = np.empty((size, 784), np.float32)
@@ -102,7 +102,7 @@ BATCH = 32
 
 
 def tokens(rounds: int = 5, share: float = 1.0) -> list[Table]:
-    """Windows of a mapped file of tokens, shuffled: headrace, torch over the same file, and a bare loop.
+    """Windows of a mapped file of tokens, shuffled: headrace, torch over the same file, and a baseline loop.
 
     In a first epoch every window is compared with its source. share: of the data.
     """
@@ -130,7 +130,7 @@ def tokens(rounds: int = 5, share: float = 1.0) -> list[Table]:
                 "torch": windows_of(DataLoader, MappedTokens(path), order, workers, torchs),
             }
             if workers == 0:
-                loops["bare loop"] = functools.partial(copy_windows, source, order)
+                loops["baseline loop"] = functools.partial(copy_windows, source, order)
             rows.append(Row(f"{workers} workers", rates_in_turn(loops, len(order), rounds)))
     title = "tokens: windows of 2,049 from uint16, int64 out, shuffled, batches of 32"
     return [Table(title, "windows/s", rows, EVERY, notes=[note])]
@@ -158,7 +158,7 @@ def windows_of(loader_class: Any, data: Any, order: np.ndarray, workers: int, pa
 
 
 def copy_windows(source: np.ndarray, order: np.ndarray) -> None:
-    """The bare loop."""
+    """The baseline loop."""
     out = np.empty((BATCH, WINDOW), np.int64)
     for start in range(0, len(order), BATCH):
         for place, key in enumerate(order[start : start + BATCH].tolist()):

@@ -1,4 +1,4 @@
-"""Swipe trajectories: how people load them with torch, bare loops, headrace, and the memory of a process tree.
+"""Swipe trajectories: how people load them with torch, baseline loops, headrace, and the memory of a process tree.
 
 The features, the noise and the ways to pad are those of `examples/trajectories`.
 """
@@ -276,7 +276,7 @@ def rivals(source: str, ready_path: str, cache: str) -> dict[str, dict[str, Cont
     }
 
 
-# -- the bare loop, and the truth --------------------------------------------------------------------------------------
+# -- the baseline, and the truth --------------------------------------------------------------------------------------
 
 
 def bare(ready: Columns, keys: np.ndarray) -> None:

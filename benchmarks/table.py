@@ -42,7 +42,7 @@ class Matrix(Dataset[torch.Tensor]):
 
 
 class Matrices(IterableDataset[torch.Tensor]):
-    """Record batches of a file as matrices, each a batch: the quickest way for torch's loader, and the bare reading."""
+    """Record batches of a file as matrices, each a batch: the quickest way for torch's loader, and the baseline."""
 
     def __init__(self, form: str, path: str) -> None:
         self.form, self.path = form, path
@@ -60,7 +60,7 @@ class Matrices(IterableDataset[torch.Tensor]):
 
 
 def table(rounds: int = 5, share: float = 1.0) -> list[Table]:
-    """A table of 20 columns in Arrow and Parquet, shuffled and streamed: headrace, torch and bare loops.
+    """A table of 20 columns in Arrow and Parquet, shuffled and streamed: headrace, torch and baseline loops.
 
     In a first epoch every batch is compared with its source. share: of the rows.
     """
@@ -83,7 +83,7 @@ def shuffled_rows(paths: dict[str, str], source: Columns, rounds: int) -> Table:
         for form, path in paths.items()
     }
     loaders[IN_MEMORY] = DataLoader(matrix, batch_size=SIZE, sampler=few)
-    loops: dict[str, Loop] = {"bare take": functools.partial(take_rows, source, steps)}
+    loops: dict[str, Loop] = {"baseline take": functools.partial(take_rows, source, steps)}
     for name, loader in loaders.items():
         for got in loader:
             keys = (got["c00"] if name in paths else got[:, 0]).numpy().astype(np.int64)
@@ -92,7 +92,8 @@ def shuffled_rows(paths: dict[str, str], source: Columns, rounds: int) -> Table:
     rates = rates_in_turn(loops, count, rounds)
 
     rows = [
-        Row(form, {OURS: rates[form], "bare take": rates["bare take"], IN_MEMORY: rates[IN_MEMORY]}) for form in paths
+        Row(form, {OURS: rates[form], "baseline take": rates["baseline take"], IN_MEMORY: rates[IN_MEMORY]})
+        for form in paths
     ]
     title = f"table of {count / 1e6:g} M rows x 20 float32, shuffled, batches of 4,096, 0 workers"
     notes = [bytes_of_two_columns(form, path) for form, path in paths.items()]
@@ -106,7 +107,7 @@ def part_of(loader: Any, count: int) -> float:
 
 
 def take_rows(source: Columns, steps: int) -> float:
-    """The bare loop: copies rows into memory that is used again."""
+    """The baseline loop: copies rows into memory that is used again."""
     count = len(source["c00"])
     order = torch.randperm(count).numpy()
     out = np.empty(SIZE, np.float32)
@@ -148,7 +149,7 @@ def streamed_rows(paths: dict[str, str], source: Columns, rounds: int) -> Table:
             compare(got["x"], source, slice(first, first + len(got["x"])))
             first += len(got["x"])
         loaders: dict[str, Any] = {
-            "bare reading": Matrices(form, path),
+            "baseline reading": Matrices(form, path),
             OURS: ours,
             "headrace, 20 columns": headrace.DataLoader(headrace.open(path).stream(), batch_size=SIZE),
             "torch": DataLoader(Matrices(form, path), batch_size=None),

@@ -1,4 +1,4 @@
-"""Tar shards, undecoded: headrace, the webdataset package, and bare loops that read the files, in turn."""
+"""Tar shards, undecoded: headrace, the webdataset package, and baseline loops that read the files, in turn."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def read_bare(files: list[Path], *buffers: bytearray) -> None:
 
 
 def tar(rounds: int = 5, share: float = 1.0) -> list[Table]:
-    """Tar shards, undecoded: headrace, the webdataset package, and bare loops that read the files, in turn.
+    """Tar shards, undecoded: headrace, the webdataset package, and baseline loops that read the files, in turn.
 
     The samples are compared with what Python's library for tar files reads before anything is measured. The shards lie
-    in the page cache. The bare loop reads into one buffer of a megabyte, again and again: that stays in the cache of a
+    in the page cache. The baseline reads into one buffer of a megabyte, again and again: that stays in the cache of a
     core. The loop into batches reads as much at a time as a batch has, into two buffers in turn, as the memory of a
     loop that holds a batch until the next one is there. share: of the samples.
     """
@@ -85,8 +85,8 @@ def tar(rounds: int = 5, share: float = 1.0) -> list[Table]:
             check(loaders[OURS], expected)
             loops = {key: functools.partial(exhaust, loader) for key, loader in loaders.items()}
             if workers == 0:
-                loops["bare loop"] = functools.partial(read_bare, files, bytearray(1 << 20))
-                loops["bare loop into batches"] = functools.partial(
+                loops["baseline loop"] = functools.partial(read_bare, files, bytearray(1 << 20))
+                loops["baseline loop into batches"] = functools.partial(
                     read_bare, files, bytearray(batch), bytearray(batch)
                 )
             rows.append(Row(title, rates_in_turn(loops, size / 1e9, rounds)))

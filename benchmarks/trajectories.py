@@ -55,9 +55,9 @@ def rates(folder: Path, given: Given) -> list[Table]:
             swipes.check(contestant.loader(some), some, ready, noisy=title != "everything stored")
             loops[name] = functools.partial(once, contestant, some)
         if title == "everything stored":
-            loops["bare copy and pad"] = functools.partial(bare, swipes.bare, ready, keys)
+            loops["baseline copy and pad"] = functools.partial(bare, swipes.bare, ready, keys)
         else:
-            loops["bare loop, the batched steps"] = functools.partial(bare, swipes.bare_steps, raw, keys)
+            loops["baseline loop, the batched steps"] = functools.partial(bare, swipes.bare_steps, raw, keys)
         rows.append(Row(title, rates_in_turn(loops, 1.0, given.rounds)))
 
     opened = statistics.median(opening(source, cache) for _ in range(9)) * 1e3
@@ -73,7 +73,7 @@ def once(contestant: swipes.Contestant, keys: Any, workers: int = 0) -> float:
 
 
 def bare(loop: Any, columns: swipes.Columns, keys: Any) -> float:
-    """A bare loop over these keys."""
+    """A baseline loop over these keys."""
     loop(columns, keys)
     return float(len(keys))
 

@@ -118,7 +118,7 @@ def transport(batches: int = 60, rounds: int = 7) -> list[Table]:
             OURS: headrace.DataLoader(dataset, batch_size=BATCH, **options),
         }
         if options:
-            loaders["bare ring"] = Ring(dataset, options["num_workers"])
+            loaders["baseline ring"] = Ring(dataset, options["num_workers"])
         if copied:
             loaders = {name: Copied(loader) for name, loader in loaders.items()}
         found = timed(loaders, dataset, rounds)

@@ -19,7 +19,7 @@ NAMES = {
     "mosaicml-streaming": "Streaming",
 }
 WIDE = 3
-"""So many contenders stand side by side; more of them below each other."""
+"""So many contenders stand side by side; more of them below each other, unless none is compared with another."""
 
 
 def section(result: dict[str, Any], picture: str | None) -> str:
@@ -63,18 +63,24 @@ def paragraph(table: Table) -> str:
 
 def markdown(table: Table) -> str:
     """Returns the table with torch or another base beside headrace, and how many times as good headrace is."""
-    side_by_side = len(table.columns) <= WIDE and any(row.title for row in table.rows)
+    few = len(table.columns) <= WIDE or not _pairs(table)
+    side_by_side = few and any(row.title for row in table.rows)
     cells = list(_wide(table) if side_by_side else _long(table))
     words = sum(1 for name in cells[0] if not name)
     rule = ["---"] * words + ["---:"] * (len(cells[0]) - words)
     return "\n".join("| " + " | ".join(line) + " |" for line in (cells[0], rule, *cells[1:]))
 
 
-def _wide(table: Table) -> Iterator[list[str]]:
-    columns, base = table.columns, table.base
+def _pairs(table: Table) -> list[tuple[str, str]]:
+    """Returns which contenders are compared, headrace first: above 1, headrace is better."""
+    columns = table.columns
     pairs = [(OURS, name) for name in columns if not table.is_ours(name)]
-    pairs += [(name, base) for name in columns if table.is_ours(name) and name != OURS]
-    pairs = [pair for pair in pairs if set(pair) <= set(columns)]
+    pairs += [(name, table.base) for name in columns if table.is_ours(name) and name != OURS]
+    return [(one, other) for one, other in pairs if {one, other} <= {*columns} and one != other]
+
+
+def _wide(table: Table) -> Iterator[list[str]]:
+    columns, pairs = table.columns, _pairs(table)
     heads = ["ratio"] if len(pairs) == 1 else [f"{one} to {other}" for one, other in pairs]
     yield ["", *columns, *heads]
     for row in table.rows:
@@ -84,13 +90,17 @@ def _wide(table: Table) -> Iterator[list[str]]:
 
 def _long(table: Table) -> Iterator[list[str]]:
     several = len(table.rows) > 1
-    yield ["", *([""] if several else []), table.unit, f"to {table.base}", f"{OURS} to it"]
+    has_variants = any(table.is_ours(name) and name != OURS for name in table.columns)
+    to_base = [f"to {table.base}"] if has_variants else []
+    yield ["", *([""] if several else []), table.unit, f"{OURS} to it", *to_base]
     for row in table.rows:
         names = [name for name in table.columns if name in row.figures or name in row.missing]
         for place, name in enumerate(names):
-            to_base = _ratio(table, row, name, table.base) if name != table.base else ""
-            ours = _ratio(table, row, OURS, name) if name != OURS else ""
-            yield [*([row.title if place == 0 else ""] if several else []), name, _figure(row, name), to_base, ours]
+            title = [row.title if place == 0 else ""] if several else []
+            is_variant = table.is_ours(name) and name != OURS
+            ours = "" if is_variant or name == OURS else _ratio(table, row, OURS, name)
+            variant = [_ratio(table, row, name, table.base) if is_variant else ""] if has_variants else []
+            yield [*title, name, _figure(row, name), ours, *variant]
 
 
 def _figure(row: Row, name: str) -> str:

@@ -1,9 +1,9 @@
 """Small random changes of the coordinates, for one sample and for a whole block of them.
 
-Such a step belongs behind the cut: stored, it would be the same noise in every epoch. Steps declared with `random=True`
-are never cached unless it is asked for. Both functions draw from `headrace.rng()`, anew in each call: under
-`DataLoader(seed=)` its numbers depend on the seed, the epoch and the sample's position (for a block: that of its first
-sample), whatever workers there are.
+Such a step belongs after the cache point: stored, it would be the same noise in every epoch. Steps declared with
+`random=True` are never cached unless it is asked for. Both functions draw from `headrace.rng()`, anew in each call:
+under `DataLoader(seed=)` its numbers depend on the seed, the epoch and the sample's position (for a block: that of
+its first sample), whatever workers there are.
 """
 
 from __future__ import annotations

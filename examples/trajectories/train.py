@@ -36,7 +36,7 @@ def steps(*, one_by_one: bool) -> list[Any]:
 
 
 def staged(folder: Path, given: argparse.Namespace) -> headrace.Staged:
-    """Returns the dataset: written if it is not there yet, and built up to the cut if it was not built yet."""
+    """Returns the dataset: written if it is not there yet, and built up to the cache point if it was not built yet."""
     source = folder / f"swipes-{given.trajectories}"
     if not source.exists():
         generate.write(source, given.trajectories)

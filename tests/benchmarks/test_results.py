@@ -95,16 +95,40 @@ def test_headrace_set_up_otherwise_is_compared_with_the_base() -> None:
 
 
 def test_many_contenders_stand_below_each_other() -> None:
-    figures = {"torch": [10.0], "headrace": [20.0], "headrace, one by one": [5.0], "bare loop": [40.0]}
+    figures = {"torch": [10.0], "headrace": [20.0], "headrace, one by one": [5.0], "baseline loop": [40.0]}
     made = Table("nothing", "GB/s", [Row("stored", figures), Row("made", {"torch": [1.0]})], "")
     assert sections.markdown(made).splitlines() == [
-        "|  |  | GB/s | to torch | headrace to it |",
+        "|  |  | GB/s | headrace to it | to torch |",
         "| --- | --- | ---: | ---: | ---: |",
-        "| stored | torch | 10.0 |  | 2.00x |",
-        "|  | headrace | 20.0 | 2.00x |  |",
-        "|  | headrace, one by one | 5.00 | 0.50x | 4.00x |",
-        "|  | bare loop | 40.0 | 4.00x | 0.50x |",
+        "| stored | torch | 10.0 | 2.00x |  |",
+        "|  | headrace | 20.0 |  |  |",
+        "|  | headrace, one by one | 5.00 |  | 0.50x |",
+        "|  | baseline loop | 40.0 | 0.50x |  |",
         "| made | torch | 1.00 |  |  |",
+    ]
+
+
+def test_a_ratio_stands_once_where_headrace_has_one_setting() -> None:
+    figures = {"torch": [10.0], "headrace": [20.0], "other": [5.0], "baseline loop": [40.0]}
+    assert sections.markdown(Table("nothing", "GB/s", [Row("", figures)], "")).splitlines() == [
+        "|  | GB/s | headrace to it |",
+        "| --- | ---: | ---: |",
+        "| torch | 10.0 | 2.00x |",
+        "| headrace | 20.0 |  |",
+        "| other | 5.00 | 4.00x |",
+        "| baseline loop | 40.0 | 0.50x |",
+    ]
+
+
+def test_nothing_is_compared_with_itself() -> None:
+    resumed = Table("resume", "s", [Row("near", {"headrace": [1.0]})], "", better="less", base="headrace")
+    assert sections.markdown(resumed).splitlines() == ["|  | headrace |", "| --- | ---: |", "| near | 1.00 |"]
+    choice = {"no workers": [4.0], "1 worker": [3.0], "2 workers": [2.0]}
+    chosen = Table("choice", "s", [Row("data", choice, {"chosen": "no workers"})], "", base="no workers")
+    assert sections.markdown(chosen).splitlines() == [
+        "|  | no workers | 1 worker | 2 workers | chosen |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| data | 4.00 | 3.00 | 2.00 | no workers |",
     ]
 
 

@@ -247,7 +247,7 @@ def test_kept_forms_can_be_opened_and_are_never_overwritten(numbers: Path, room:
     keep = tmp_path / "kept"
     given = options(numbers, "memmap", "arrow", keep=keep, samples=20)
     kept = compare(given)
-    assert f"The forms are in {keep}." in sentences(kept)
+    assert f"The files are in {keep}." in sentences(kept)
     for form in (one.form for one in kept.figures):
         data = headrace.open(form.place)
         assert data.format == form.format
@@ -332,7 +332,7 @@ def test_the_sentences_name_the_fastest_form_its_ratio_and_where_workers_are_slo
     comparison = Comparison(BenchOptions("data"), source, 10, 0, choices, figures, {})
     assert slower_with_workers(comparison) == {2: ["memmap"]}
     lines = sentences(comparison)
-    assert "Fastest in random order: memmap, 5.0 times as fast as npz, the form now." in lines
+    assert "Fastest in random order: memmap, 5.0 times as fast as npz, the format now." in lines
     assert any(line.startswith("Slower with 2 workers than without any: memmap. ") for line in lines)
 
 
@@ -347,7 +347,7 @@ def test_forms_whose_rounds_overlap_are_called_tied() -> None:
     now = invented("npz", alone=100, together=180, source=True)
     fast.speeds[LoaderChoice("headrace", 0), "random"] = [170.0, 900.0, 950.0]
     (line,) = [line for line in sentences(invented_comparison(fast, now)) if "random order" in line]
-    assert line == "In random order no form is clearly faster than the one that the data are in now, npz."
+    assert line == "In random order no format is clearly faster than the one that the data are in now, npz."
 
 
 def test_nothing_is_advised_on_a_busy_machine() -> None:

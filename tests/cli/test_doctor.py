@@ -92,8 +92,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> It
 def test_the_plan_of_a_script_is_printed(run: Command) -> None:
     status, out, _ = run("--plan", "pipeline_of_test.py:train")
     assert status == 0
-    for words in ("Measured on 48 of 48 samples", "Predicted for each cut", "nothing kept", "1 dear", "2 noisy, random",
-                  "not possible", "step 2 (noisy) is random", "Cut behind step 1 (dear)"):  # fmt: skip
+    for words in ("Measured on 48 of 48 samples", "Predicted for each cache point", "nothing kept", "1 dear",
+                  "2 noisy, random",
+                  "not possible", "step 2 (noisy) is random", "Cache after step 1 (dear)"):  # fmt: skip
         assert words in out
 
 

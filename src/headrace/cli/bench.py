@@ -275,19 +275,19 @@ def sentences(comparison: Comparison) -> list[str]:
             lines.append(f"{_name(figures)} failed with {choice}: {why}")
 
     if comparison.is_right:
-        lines.append("Every form delivered the same samples (checksums over whole epochs compared).")
+        lines.append("Every format delivered the same samples (checksums over whole epochs compared).")
 
     if comparison.machine_is_busy:
         lines.append(
             f"This machine is busy: other processes took {comparison.other_cores:.1f} of {some(cores(), 'core')}. "
-            "So no form is called the fastest here. Measure again when they have ended."
+            "So no format is called the fastest here. Measure again when they have ended."
         )
         return lines + _about_places(comparison)
 
     lines.append(_fastest(comparison))
     for count, names in slower_with_workers(comparison).items():
         if len(names) == len(comparison.figures):
-            which = "every form"
+            which = "every format"
         else:
             which = ", ".join(names)
 
@@ -300,17 +300,17 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def _about_places(comparison: Comparison) -> list[str]:
-    """Returns from where the forms were read, and where they are now."""
+    """Returns from where the formats were read, and where they are now."""
     lines = []
     if comparison.options.is_elsewhere:
         lines.append(
-            f"{comparison.now.form.format} (now) was read over the network, and the other forms from this machine: "
-            "what is measured is a copy on its disk, not these forms in the store."
+            f"{comparison.now.form.format} (now) was read over the network, and the other formats from this machine: "
+            "what is measured is a copy on its disk, not these formats in the store."
         )
         for finding in network_findings(comparison):
             lines.append(f"{finding.name}: {finding.sentence} {finding.advice}")
     if comparison.options.keep is not None:
-        lines.append(f"The forms are in {comparison.options.keep}.")
+        lines.append(f"The files are in {comparison.options.keep}.")
     return lines
 
 
@@ -322,10 +322,10 @@ def _fastest(comparison: Comparison) -> str:
         return f"Fastest in random order: {_name(fastest)}; the data as they are now could not be measured."
     # Neither by the medians, nor if a round of the one was as quick as a round of the other.
     if ratio < ALIKE or min(fastest.best_rounds()) <= max(now.best_rounds()):
-        return f"In random order no form is clearly faster than the one that the data are in now, {now.form.format}."
+        return f"In random order no format is clearly faster than the one that the data are in now, {now.form.format}."
 
     name = now.form.format
-    return f"Fastest in random order: {fastest.form.format}, {ratio:,.1f} times as fast as {name}, the form now."
+    return f"Fastest in random order: {fastest.form.format}, {ratio:,.1f} times as fast as {name}, the format now."
 
 
 def options_from(

@@ -172,5 +172,5 @@ def examine(
         places = max(places, other.places, key=len)
 
     console.print(Report(replace(recording, places=places)))
-    console.print(f"headrace bench {uri} compares it with other forms.", highlight=False)
+    console.print(f"headrace bench {uri} compares it with other formats.", highlight=False)
     return 0

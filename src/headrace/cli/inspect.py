@@ -102,7 +102,7 @@ def _refuse_beside_dtype(given: Mapping[str, Any]) -> None:
     names = [f"--{name}" for name, value in given.items() if value not in (None, flat.NAME)]
     if names:
         found = f"--dtype with {', '.join(names)}"
-        fix = "leave --dtype out for other forms"
+        fix = "leave --dtype out for other formats"
         raise UsageError.about(
             "wrong options", place="headrace inspect", found=found, expected="--dtype alone", fix=fix
         )

@@ -212,7 +212,7 @@ def check_is_no_option(target: str | None, command: str) -> None:
     if target is None or not target.startswith("-"):
         return
     what = f"no such option: {target}"
-    fix = f"`{command} --help` says what it takes; options of the script go behind the script"
+    fix = f"`{command} --help` says what it takes; options of the script go after the script"
     raise UsageError.about(what, place=command, fix=fix)
 
 

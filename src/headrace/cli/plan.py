@@ -142,13 +142,13 @@ def _script(path: Path) -> Any:
 
 def _table(plan: CutPlan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Table:
     table = Table(box=SIMPLE_HEAD, title="Measured", title_justify="left")
-    heads = ["cut behind", "build", "open", "on disk"]
+    heads = ["cache after", "build", "open", "on disk"]
     for number in workers:
         heads += [f"epoch, {number} workers", "peak memory"]
 
     for head in heads:
         side: Literal["left", "right"] = "right"
-        if head == "cut behind":
+        if head == "cache after":
             side = "left"
 
         table.add_column(head, justify=side)

@@ -100,7 +100,7 @@ def show() -> SceneResult:
     once = records == list(range(RECORDS))
     shown.add(
         "headrace",
-        f"killed by {killed.signal} after step {len(killed.told)}, went on behind step {SAVED_AT}: "
+        f"killed by {killed.signal} after step {len(killed.told)}, continued after step {SAVED_AT}: "
         f"{len(set(records)):,} of {RECORDS:,} records, {len(records) - len(set(records))} twice",
         facts={"killed by": killed.signal, "each record once": once, "error": again.error},
     )

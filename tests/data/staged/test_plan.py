@@ -63,7 +63,7 @@ def test_a_dear_step_is_to_be_kept() -> None:
     assert plan.steps[2].seconds > 10 * max(plan.steps[1].seconds, plan.steps[3].seconds)
     assert plan.cuts[0].epoch > plan.cuts[2].epoch
     assert plan.cuts[2].build > 0
-    assert f"Cut behind step {plan.recommended.cut} (" in plan.advice
+    assert f"Cache after step {plan.recommended.cut} (" in plan.advice
 
 
 def test_the_cut_comes_before_random_steps() -> None:

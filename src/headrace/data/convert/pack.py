@@ -219,7 +219,7 @@ def _captured(log: Any, target: str | os.PathLike[str], options: PackOptions, re
         value = getattr(options, name)
         if value is not None:
             fix = "pack the log first, and what was made of it with these options then"
-            raise wrong_argument(name, value, "nothing: a log is written as it lies", place="headrace.pack", fix=fix)
+            raise wrong_argument(name, value, "nothing: a log is written as it is", place="headrace.pack", fix=fix)
 
     return capture(log, target, options.format, report)
 

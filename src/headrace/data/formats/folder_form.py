@@ -60,7 +60,7 @@ def format_of_folder(path: str, endings: Endings) -> str:
         beside = next(iter(forms.values()))[0]
         both = f"{len(packed):,} compressed files such as {packed[0]} beside {beside}"
         what = "some files of this folder would be left out"
-        raise FormatError.about(what, place=path, found=both, expected="files of one form", fix=fix)
+        raise FormatError.about(what, place=path, found=both, expected="files of one format", fix=fix)
     if not forms:
         _check_files(path, [*names, *below], endings)
         return "folder"

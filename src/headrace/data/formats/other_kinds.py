@@ -145,8 +145,8 @@ def kind_with_versions(folder: str) -> Kind | None:
 def refusal_of_kind(place: str, kind: Kind) -> FormatError:
     """Returns the error for data of a kind that is not read."""
     what = "data of this kind are not read"
-    fix = f"{kind.fix}; to open the files as they lie, name the format: open(..., format=...)"
-    return FormatError.about(what, place=place, found=kind.title, expected="a form of docs/howto/formats.md", fix=fix)
+    fix = f"{kind.fix}; to open the files as they are, name the format: open(..., format=...)"
+    return FormatError.about(what, place=place, found=kind.title, expected="a format of docs/howto/formats.md", fix=fix)
 
 
 def is_iceberg(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Computes the steps in front of the cut for all samples: piece by piece, in parallel, into files or into memory."""
+"""Computes the steps before the cache point for all samples: piece by piece, in parallel, into files or into memory."""
 
 from __future__ import annotations
 
@@ -156,13 +156,13 @@ def refused_draws(who: str, *, declared: bool | None = None) -> Iterator[None]:
 
 
 def draws_error(who: str) -> UsageError:
-    """Returns the error for something random in front of the cut."""
+    """Returns the error for something random before the cache point."""
     return UsageError.about(
         "something random would be computed once, and then be the same in every epoch",
         place=who,
-        found="random numbers drawn in front of the cut",
+        found="random numbers drawn before the cache point",
         expected="steps that give the same result each time",
-        fix="move it after the cut (get_item_transform, or .map after .cache), declare it with random=False if "
+        fix="move it after the cache point (get_item_transform, or .map after .cache), declare it with random=False if "
         "its result does not depend on them, or ask for it with freeze_random=True",
     )
 

@@ -135,7 +135,7 @@ def _joined(first: Node, second: Node) -> Node:
         place=f"column {name!r}",
         found=f"{_said(first)}, and {_said(second)}",
         expected="the same parts and types in each sample",
-        fix="have the step return the same parts for each sample, or move it after the cut",
+        fix="have the step return the same parts for each sample, or move it after the cache point",
     )
 
 

@@ -135,8 +135,9 @@ class CutPlan:
             where = "a folder"
 
         return (
-            f"Cut behind step {best.cut} ({self.steps[best.cut].name}), in {where}: {self.epochs} epochs and the build "
-            f"take {in_words(best.total(self.epochs))} instead of {in_words(none.total(self.epochs))} ({gain:.1f}x)."
+            f"Cache after step {best.cut} ({self.steps[best.cut].name}), in {where}: {self.epochs} epochs and the "
+            f"build take {in_words(best.total(self.epochs))} instead of {in_words(none.total(self.epochs))} "
+            f"({gain:.1f}x)."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -182,8 +183,8 @@ class CutPlan:
     def _table_of_cuts(self) -> Table:
         from rich.filesize import decimal
 
-        title = "Predicted for each cut, without workers"
-        table = _table(title, "cut behind", "build", "disk or RAM", "epoch", f"{self.epochs} epochs and build")
+        title = "Predicted for each cache point, without workers"
+        table = _table(title, "cache after", "build", "disk or RAM", "epoch", f"{self.epochs} epochs and build")
         for cut in self.cuts:
             if cut.cut:
                 name = f"{cut.cut} {self.steps[cut.cut].name}"
@@ -210,13 +211,13 @@ class CutPlan:
         return table
 
     def show(self, console: Console) -> None:
-        """Prints the tables, why some cuts are not possible, and the advice."""
+        """Prints the tables, why some cache points are not possible, and the advice."""
         for table in self.tables():
             console.print(table)
 
         for cut in self.cuts:
             if cut.refused is not None:
-                text = f"A cut behind step {cut.cut} is not possible: {cut.refused}."
+                text = f"A cache after step {cut.cut} is not possible: {cut.refused}."
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
 
         console.print(self.advice, highlight=False, markup=False, soft_wrap=True)

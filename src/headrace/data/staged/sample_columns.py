@@ -290,13 +290,13 @@ def path_text(path: tuple[Any, ...]) -> str:
 
 def _differ(path: tuple[Any, ...], found: str, expected: str) -> SampleError:
     what = "samples differ too much to be held in columns"
-    fix = "have the step return the same parts for each sample, or move it after the cut"
+    fix = "have the step return the same parts for each sample, or move it after the cache point"
     return SampleError.about(what, place="sample" + path_text(path), found=found, expected=expected, fix=fix)
 
 
 def _unfit(path: tuple[Any, ...], place: str, found: str, expected: str) -> SampleError:
     what = "a sample cannot be held in columns"
-    fix = "have the step return one of these (np.asarray of an image), or move it after the cut"
+    fix = "have the step return one of these (np.asarray of an image), or move it after the cache point"
     return SampleError.about(what, place=f"sample{path_text(path)}, {place}", found=found, expected=expected, fix=fix)
 
 

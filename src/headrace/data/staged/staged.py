@@ -51,12 +51,13 @@ class Staged(Fluent, Dataset[Any]):
     """A map-style dataset with two kinds of steps, and a cache between them.
 
     `initial_transform` is computed once, for all samples, in parallel; `get_item_transform` at each access. Samples are
-    the same wherever the cut is: their parts come back from a cache with the types that they had. Where the cut should
-    be, `plan()` measures. Batches are made column by column where steps are `batched`: no Python runs for each sample.
+    the same wherever the cache point is: their parts come back from a cache with the types that they had. Where it
+    should be, `plan()` measures. Batches are made column by column where steps are `batched`: no Python runs for each
+    sample.
 
-    Steps in front of the cut give the same result each time; one that draws random numbers is refused. Random numbers
-    behind the cut come, under `DataLoader(seed=)`, from a stream of each sample and step: any backend, any number of
-    workers, any cut, the same numbers.
+    Steps before the cache point give the same result each time; one that draws random numbers is refused. Random
+    numbers after the cache point come, under `DataLoader(seed=)`, from a stream of each sample and step: any backend,
+    any number of workers, any cache point, the same numbers.
 
     A cache in a folder belongs to all processes that open it: one builds, the others wait, and then map it into their
     memory. It knows the data, the steps, the values that they use and the versions of libraries it was made with. The
@@ -257,7 +258,7 @@ class Staged(Fluent, Dataset[Any]):
         return f"{type(self.dataset).__name__} of {len(self.dataset):,}"
 
     def plan(self, *, batch_size: int = 64, epochs: int = 10) -> CutPlan:
-        """Measures the steps on a few batches, and predicts what each cut would cost.
+        """Measures the steps on a few batches, and predicts what each cache point would cost.
 
         Costs some batches' worth of all steps; nothing is kept.
 

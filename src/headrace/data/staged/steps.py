@@ -73,7 +73,7 @@ def step(
     Args:
         function: takes a sample and returns one. What it does to its argument stays its own business.
         random: whether it draws random numbers (from `headrace.rng()`, or the global generators). Such a step is not
-            computed once, in front of the cut, unless that is asked for. None: found out, when it is to be computed
+            computed once, before the cache point, unless that is asked for. None: found out, when it is to be computed
             once. Under `DataLoader(seed=)` a step on samples has a stream for each of them; a batched one has one
             stream for each batch, so its numbers are others with another batch size.
         batched: it takes and returns many samples at once: the structure of one, with columns in place of values. Those

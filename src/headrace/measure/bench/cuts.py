@@ -59,7 +59,7 @@ def measure_cuts(
     count = len(staged.steps) + 1
     with tempfile.TemporaryDirectory(prefix="headrace-cuts-") as folder:
         for cut in range(count):
-            report(f"cut {cut}: building", cut / count)
+            report(f"cache after step {cut}: building", cut / count)
             place = Path(folder, f"cut-{cut}")
             try:
                 data, build, load = _built(staged, cut, place)
@@ -69,7 +69,7 @@ def measure_cuts(
 
             epochs = []
             for number in workers:
-                report(f"cut {cut}: epoch, {number} workers", (cut + 0.5) / count)
+                report(f"cache after step {cut}: epoch, {number} workers", (cut + 0.5) / count)
                 epochs.append(_epoch(data, batch_size, number, batches))
 
             size = bytes_of_files(files_below(place))

@@ -92,7 +92,7 @@ def write_forms(source: StoredDataset, count: int, formats: Sequence[str], room:
             for name in list(running):
                 _step(name, running, written, lambda writer, block=block: writer.append(block))  # type: ignore[misc]
             samples += len(block)
-            report("writing the forms", samples / count)
+            report("writing the formats", samples / count)
 
         for number, name in enumerate(names := list(running)):
             report(f"completing {name}", number / len(names))

@@ -42,7 +42,7 @@ class BrokerAddress:
             forms = " or ".join(f'"{known}://host/{self.NAMED}"' for known in self.PORTS)
             raise wrong_argument("url", f"{scheme}://...", forms)
         if not self.name:
-            fix = f"write the {self.NAMED} behind the host"
+            fix = f"write the {self.NAMED} after the host"
             what = f"this URL has no {self.NAMED}"
             raise UsageError.about(what, place=PLACE, found=shown_url(self.url), expected=self.FORM, fix=fix)
 

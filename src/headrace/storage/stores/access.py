@@ -236,7 +236,7 @@ def _check_type(name: str, value: object, location: Location) -> None:
     elif name in CERTIFICATES:
         types, expected = (str, bytes), "the text of a certificate (PEM)"
     elif name == "query":
-        types, expected = (str, Mapping), "text, as it stands behind the question mark"
+        types, expected = (str, Mapping), "text, as it stands after the question mark"
     elif name == "default_headers":
         types, expected = (Mapping,), "a dict from names of headers to values"
     elif name == "pool_max_idle_per_host":

@@ -197,7 +197,7 @@ def error_after_retries(request: RequestName, gave_up: GaveUp) -> StorageError:
         THROTTLED: "make fewer requests at once, or ask the owner of the store for a higher rate",
         SERVER: "try again later, or look at the state of the server",
         CONNECTION: "check endpoint, name and port, and that the server runs and can be reached from this machine",
-        SHORT: "check what lies between this machine and the store, such as a proxy",
+        SHORT: "check what is between this machine and the store, such as a proxy",
         TIMEOUT: "check the network, or raise read_timeout and connect_timeout in options=",
     }
     found = failure.what
@@ -401,7 +401,7 @@ def _wrong_region(request: RequestName, answer: ErrorText) -> StorageError:
     return StorageError.about(
         request.doing,
         place=request.place,
-        found=f"the bucket lies in another region ({answer.shown})",
+        found=f"the bucket is in another region ({answer.shown})",
         expected=expected,
         fix=fix,
     )

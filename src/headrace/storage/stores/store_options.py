@@ -58,7 +58,7 @@ def options_for(source: object, options: object, place: str = "headrace.open", n
 
     first = source[0] if isinstance(source, (list, tuple)) and source else source
     if given and not isinstance(options, StoreOptions) and not lies_elsewhere(first):
-        found = f"{', '.join(given)}, for data that lie in no store"
+        found = f"{', '.join(given)}, for data that are in no store"
         fix = f"leave {name}= out, or give the URL of a store"
         raise wrong_argument(name, options, "options of a store, with its URL", place=place, found=found, fix=fix)
 
