@@ -7,11 +7,12 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler
 
-from headrace.core.errors import UsageError, wrong_argument
+from headrace.core.errors import UsageError, warn, wrong_argument
 from headrace.core.extras import extra
 from headrace.core.sharding import splits_itself
 from headrace.loader.dataloader import DataLoader
 from headrace.loader.loader_state import LoaderState
+from headrace.samplers.sampler import PositionalSampler
 
 PLACE = "headrace.integrations.accelerate.prepare"
 
@@ -22,14 +23,16 @@ class PreparedLoader:
     All else is the loader's own: `prepared.state_dict()`, `prepared.report()`, `len(prepared)`.
     """
 
-    def __init__(self, loader: DataLoader[Any], accelerator: Any, *, remainder: int = -1) -> None:
-        """accelerator: an `accelerate.Accelerator`. remainder: how many samples of the last batch of all ranks
-        count when they are gathered for metrics; -1: all.
+    def __init__(self, loader: DataLoader[Any], accelerator: Any, *, remainder: int | None = None) -> None:
+        """accelerator: an `accelerate.Accelerator`. remainder: how many samples of the last batches of all ranks count
+        when they are gathered for metrics; -1: all; None: those that are not repeated, as `shard="auto"` repeats some.
         """
         self.loader = loader
         self.end_of_dataloader = False
-        self.remainder = remainder
         self._accelerator = accelerator
+        self._remainder = remainder
+        self._begun_at = 0
+        self._last: Any = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # while it is copied or unpickled
@@ -44,23 +47,59 @@ class PreparedLoader:
         state = self._accelerator.gradient_state
         send = extra("accelerate.utils", "accelerate").send_to_device
         batches = iter(self.loader)
-        left = self._batches_left()
+        before = self.loader.state_dict()
+        self._begun_at = (before.get("sampler") or {}).get("position", 0)
+        left = self._batches_left(before)
         self.end_of_dataloader = False
         state._add_dataloader(self)
         try:
             for number, batch in enumerate(batches, 1):
                 self.end_of_dataloader = number == left
+                self._last = batch if self.end_of_dataloader else None
                 yield send(batch, self._accelerator.device, non_blocking=self._accelerator.non_blocking)
         finally:
+            self._last = None
             state._remove_dataloader(self)
 
-    def _batches_left(self) -> int:
-        """Returns how many batches are left in the epoch that has begun; 0 if the loader cannot say."""
+    @property
+    def remainder(self) -> int:
+        """How many samples of the last batches of all ranks `gather_for_metrics` keeps, from the first on; -1: all.
+
+        With `shard="auto"` the last ranks may repeat a sample, so that all have the same number. Warns if what is
+        repeated does not stand behind all others: then no such number is right.
+        """
+        if self._remainder is not None:
+            return self._remainder
+        sampler = self.loader.sampler
+        if not isinstance(sampler, PositionalSampler) or sampler.uneven != "pad":
+            return -1
+        ranks = self._accelerator.num_processes
+        left = sampler.total - self._begun_at
+        repeated = -left % ranks
+        if repeated == 0 or self._last is None:
+            return -1
+        rows = extra("accelerate.utils", "accelerate").find_batch_size(self._last)
+        if repeated == 1 or rows == 1:
+            return int(ranks * rows - repeated)
+
+        warn(
+            f"gather_for_metrics() counts {repeated} samples twice: {left} samples do not divide evenly among {ranks} "
+            "ranks. For exact metrics, give the loader batch_sampler=BatchSamplerShard(BatchSampler(sampler, "
+            "batch_size, drop_last=False), accelerator.num_processes, accelerator.process_index) of "
+            "accelerate.data_loader in place of shard='auto'."
+        )
+        return -1
+
+    def _batches_left(self, state: dict[str, Any]) -> int:
+        """Returns how many batches are left in the epoch that has begun; 0 if the loader cannot say.
+
+        state: of the loader, when the epoch has begun.
+        """
         try:
             length = len(self.loader)
         except TypeError:
             return 0
-        return length - int(self.loader.state_dict()["batches"])
+        return length - int(state["batches"])
 
 
 def prepare(accelerator: Any, loader: DataLoader[Any]) -> PreparedLoader:
@@ -99,11 +138,21 @@ def prepare(accelerator: Any, loader: DataLoader[Any]) -> PreparedLoader:
             fix="give it shard='auto'",
         )
     accelerator.register_for_checkpointing(LoaderState(loader))
-    return PreparedLoader(loader, accelerator)
+    return PreparedLoader(loader, accelerator, remainder=_remainder_of(loader))
 
 
 def _splits(loader: DataLoader[Any]) -> bool:
     """Tells whether each rank gets a part of the samples."""
     if loader.shard is not None or splits_itself(loader.dataset):
         return True
-    return any(isinstance(sampler, DistributedSampler) for sampler in (loader.sampler, loader.batch_sampler))
+    kinds = (DistributedSampler, extra("accelerate.data_loader", "accelerate").BatchSamplerShard)
+    return any(isinstance(sampler, kinds) for sampler in (loader.sampler, loader.batch_sampler))
+
+
+def _remainder_of(loader: DataLoader[Any]) -> int | None:
+    """Returns the remainder of batches that Accelerate's own sampler splits over ranks; None for other loaders."""
+    split: Any = loader.batch_sampler
+    if not isinstance(split, extra("accelerate.data_loader", "accelerate").BatchSamplerShard):
+        return None
+    together = split.batch_size if split.split_batches else split.batch_size * split.num_processes
+    return int(len(split.batch_sampler.sampler) % together)
