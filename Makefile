@@ -60,9 +60,9 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 # tests/selection.py says which cases are quick and which are thorough. Those marked `alone` run behind all others.
 QUICK := not thorough and not stress and not clients
 ALL := not stress and not clients
-# Which third of the thorough tests `test-part` runs. It changes from commit to commit; outside of a checkout it is the
+# Which fifth of the thorough tests `test-part` runs. It changes from commit to commit; outside of a checkout it is the
 # first.
-PART ?= $(shell echo $$(( 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % 3 + 1 )))
+PART ?= $(shell echo $$(( 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % 5 + 1 )))
 # Those that may run beside others run in two rounds, since a process that has imported less forks faster: folders whose
 # tests start many workers and import little, then all others. The rules of the house are left to `contracts`.
 LIGHT := $(addprefix tests/,batches conformance epoch faults loader samplers shared_memory workers)
@@ -91,9 +91,9 @@ endef
 test: $(STAMP)  ## the quick tests, which show each ability once; under five minutes
 	$(call run-tests,$(QUICK),-q)
 
-test-part: $(STAMP)  ## the quick tests, and a third of the others: PART=1, 2 or 3, or by the commit
-	@echo "Of the thorough tests, this runs part $(PART) of 3."
-	$(call run-tests,$(ALL),-q --durations=10 --part $(PART)/3)
+test-part: $(STAMP)  ## the quick tests, and a fifth of the others: PART=1 to 5, or by the commit
+	@echo "Of the thorough tests, this runs part $(PART) of 5."
+	$(call run-tests,$(ALL),-q --durations=10 --part $(PART)/5)
 
 test-all: $(STAMP)  ## all tests, with the slowest ones listed; half an hour
 	$(call run-tests,$(ALL),--durations=25)
