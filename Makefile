@@ -145,7 +145,7 @@ stress: $(STAMP)  ## further cases of the tests, and damaged files for five minu
 
 check: lint types contracts test  ## what a change must pass before it is sent: the next three, and `make test`
 
-check-part: lint types contracts test-part  ## the same with a third of the other tests: what CI runs first
+check-part: lint types contracts test-part  ## the same with a fifth of the other tests: what CI runs first
 
 lint: $(STAMP)  ## ruff
 	@$(BIN)/ruff check .
