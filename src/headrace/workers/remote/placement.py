@@ -17,8 +17,9 @@ from headrace.cluster.options import Ray
 from headrace.core.errors import ClusterError
 from headrace.core.process import this_process
 
-ENDING = 5.0
-"""Seconds that the placement process has to end by itself."""
+ENDING = 30.0
+"""Seconds that the placement process has to end by itself. With it ends a cluster of its own, whose processes would be
+left if it was killed meanwhile: on a busy machine that takes longer than a few seconds."""
 
 
 class Placement(Protocol):
