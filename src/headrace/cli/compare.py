@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.script_file import script_file
+from headrace.core.process.machine import cores
 from headrace.measure.script_runs import ScriptRun, run_measured
 from headrace.observe.report import NOTABLE
-from headrace.telemetry.formatting import gain_in_words, some
+from headrace.telemetry.formatting import digits, gain_in_words, some
+from headrace.telemetry.neighbours import OTHERS, core_seconds
 from headrace.telemetry.terminal import Terminal
 
 LOADERS = {"torch": ["--plain"], "headrace": []}
@@ -27,28 +30,46 @@ LOADERS = {"torch": ["--plain"], "headrace": []}
 SEED = ["--seed", "0"]
 """Without a seed no two runs of a script get the same batches."""
 
+DIFFERENCES = "https://github.com/headrace/headrace/blob/main/docs/reference/differences.md"
+
 NOT_RUN = 1
 """The status where a run did not end well, beside that of the script."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One row of the table. more_is_better: of a rate; otherwise less is. form: of a figure."""
+    """One row of the table. more_is_better: of a rate; otherwise less is."""
 
     name: str
     of: Callable[[ScriptRun], float]
-    form: str
     more_is_better: bool = False
 
 
+TIME = Quantity("time (s)", lambda run: float(run.measurement["seconds"]))
 QUANTITIES = (
-    Quantity("time of the script (s)", lambda run: float(run.measurement["seconds"]), "{:,.2f}"),
-    Quantity("waiting for data (s)", lambda run: sum(loader["waited"] for loader in run.loaders), "{:,.2f}"),
-    Quantity("first batch (ms)", lambda run: statistics.median(run.busiest["first_batches"]) * 1e3, "{:,.0f}"),
-    Quantity("samples/s", lambda run: float(run.busiest["samples_per_second"]), "{:,.0f}", more_is_better=True),
-    Quantity("CPU time (s)", lambda run: run.cpu_seconds, "{:,.2f}"),
-    Quantity("peak memory (MB)", lambda run: run.peak_bytes / 1e6, "{:,.0f}"),
+    TIME,
+    Quantity("waiting (s)", lambda run: sum(loader["waited"] for loader in run.loaders)),
+    Quantity("first batch (ms)", lambda run: statistics.median(run.busiest["first_batches"]) * 1e3),
+    Quantity("samples/s", lambda run: float(run.busiest["samples_per_second"]), more_is_better=True),
+    Quantity("CPU time (s)", lambda run: run.cpu_seconds),
+    Quantity("memory (MB)", lambda run: run.peak_bytes / 1e6),
 )
+
+
+class OtherPrograms:
+    """How many cores other programs took, from now on."""
+
+    def __init__(self) -> None:
+        self.cores = 0.0
+        self._began = time.perf_counter()
+        self._before = core_seconds()
+
+    def look(self) -> None:
+        """Counts up to now."""
+        now = core_seconds()
+        if now is not None and self._before is not None:
+            others = (now.busy - self._before.busy) - (now.own - self._before.own)
+            self.cores = max(others, 0.0) / (time.perf_counter() - self._began)
 
 
 def compare(
@@ -75,6 +96,7 @@ def compare(
         options += ["--seconds", str(seconds)]
 
     runs: dict[str, list[ScriptRun]] = {name: [] for name in LOADERS}
+    others = OtherPrograms()
     for number in range(rounds):
         # The one that runs second finds files in memory: each is first in turn.
         for name in sorted(LOADERS, reverse=number % 2 == 0):
@@ -83,12 +105,18 @@ def compare(
             if run.status or not run.measurement or not run.loaders:
                 return _say_why_not(console, name, run, script)
             runs[name].append(run)
+            others.look()
+            if not console.is_terminal:
+                console.print(f"{what}: {digits(TIME.of(run))} s", soft_wrap=True, highlight=False)
 
     console.print(_table(runs, Path(script).name))
     if rounds > 1:
         console.print("In brackets: least to most. Unclear: the runs of the two loaders overlap.", soft_wrap=True)
+    if others.cores >= OTHERS:
+        words = f"This machine is busy: other processes took {others.cores:.1f} of {some(cores(), 'core')}."
+        console.print(f"{words} Compare again when they have ended.", soft_wrap=True, highlight=False)
     _say_whether_batches_agree(console, runs, ended=seconds is not None)
-    _say_what_to_change(console, runs["headrace"][-1])
+    _say_what_to_change(console, sorted(runs["headrace"], key=TIME.of)[rounds // 2])
     if json_file is not None:
         json_file.write_text(json.dumps(_as_json(runs), indent=2) + "\n")
     return 0
@@ -123,16 +151,16 @@ def _table(runs: dict[str, list[ScriptRun]], script: str) -> Table:
 
     for quantity in QUANTITIES:
         values = {name: list(map(quantity.of, runs[name])) for name in LOADERS}
-        cells = [_with_spread(quantity, values[name]) for name in LOADERS]
+        cells = [_with_spread(values[name]) for name in LOADERS]
         table.add_row(quantity.name, *cells, _judged(quantity, values["torch"], values["headrace"]))
     return table
 
 
-def _with_spread(quantity: Quantity, values: Sequence[float]) -> str:
-    middle = quantity.form.format(statistics.median(values))
+def _with_spread(values: Sequence[float]) -> str:
+    middle = digits(statistics.median(values))
     if len(values) == 1:
         return middle
-    return f"{middle} ({quantity.form.format(min(values))}-{quantity.form.format(max(values))})"
+    return f"{middle} ({digits(min(values))}-{digits(max(values))})"
 
 
 def _judged(quantity: Quantity, before: Sequence[float], after: Sequence[float]) -> str:
@@ -167,21 +195,34 @@ def _say_whether_batches_agree(console: Console, runs: dict[str, list[ScriptRun]
     elif len(digests["torch"]) > 1:
         words = "The script's runs get other batches each time, also with torch's loader: checksums say nothing here."
     else:
-        words = "The two loaders gave different batches. docs/reference/differences.md lists what may differ."
+        words = f"The two loaders gave different batches, from {_different(runs)}: see {DIFFERENCES}."
     console.print(words, soft_wrap=True)
 
 
+def _different(runs: dict[str, list[ScriptRun]]) -> str:
+    """Returns the lines of the script whose loaders gave other batches."""
+    theirs, ours = runs["torch"][0], runs["headrace"][0]
+    labels = [loader["label"] for loader in ours.loaders]
+    if len(theirs.digests) != len(ours.digests):
+        return f"{some(len(theirs.digests), 'loader')} and {len(ours.digests)}"
+    pairs = zip(labels, theirs.digests, ours.digests, strict=True)
+    return ", ".join(dict.fromkeys(label for label, one, other in pairs if one != other))
+
+
 def _say_what_to_change(console: Console, run: ScriptRun) -> None:
-    """Prints the finding that gains most, and the command that explains all."""
+    """Prints the finding that saves most time of the script, or else what the busiest loader is like."""
+    looped = {loader["label"]: loader["looped"] for loader in run.loaders}
     found = []
     for diagnosis in run.measurement["diagnoses"]:
         for finding in diagnosis["findings"]:
             if finding["advice"] and (finding["gain"] or 0) >= NOTABLE:
-                found.append((finding["gain"], diagnosis["label"], finding))
+                saved = looped.get(diagnosis["label"], 0.0) * (1 - 1 / finding["gain"])
+                found.append((saved, diagnosis["label"], finding))
                 break
 
     if found:
-        gain, label, finding = max(found, key=lambda entry: entry[0])
+        _, label, finding = max(found, key=lambda entry: entry[0])
+        gain = finding["gain"]
         interval = finding["interval"] and tuple(finding["interval"])
         predicted = f"predicted: {gain_in_words(gain, interval)} as fast"
         words = f"{label}: {finding['sentence']} {finding['advice']} ({predicted})"

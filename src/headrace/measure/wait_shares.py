@@ -217,22 +217,32 @@ class Digest:
         self._record = record
 
     def attach(self, iterator: Any) -> None:
-        """Looks at every batch that the iterator delivers from here on."""
-        # A weak reference, as in `EpochWatch.attach`.
+        """Looks at every batch that the iterator delivers from here on, once."""
         inner = vars(iterator).get("_next_data")
-        original = type(iterator)._next_data
-        itself = weakref.ref(iterator)
+        # With persistent workers, an epoch may have the iterator of the one before.
+        if not isinstance(inner, _DigestedNext):
+            iterator._next_data = _DigestedNext(iterator, inner, self._record)
 
-        def digested_next_data() -> Any:
-            if inner is None:
-                batch = original(itself())
-            else:
-                batch = inner()
 
-            self._record.digest = extend_digest(self._record.digest or 0, batch)
-            return batch
+class _DigestedNext:
+    """An iterator's `_next_data` that computes the checksum of what it returns."""
 
-        iterator._next_data = digested_next_data
+    def __init__(self, iterator: Any, inner: Callable[[], Any] | None, record: LoaderRecord) -> None:
+        """inner: what took the place of the iterator's own method before, if anything did."""
+        # A weak reference, as in `EpochWatch.attach`.
+        self._iterator = weakref.ref(iterator)
+        self._original = type(iterator)._next_data
+        self._inner = inner
+        self._record = record
+
+    def __call__(self) -> Any:
+        if self._inner is None:
+            batch = self._original(self._iterator())
+        else:
+            batch = self._inner()
+
+        self._record.digest = extend_digest(self._record.digest or 0, batch)
+        return batch
 
 
 class Replay:

@@ -25,4 +25,4 @@ if __name__ == "__main__":
     for batch in prepare(accelerator, DataLoader(dataset, **arguments)):
         gathered += accelerator.gather_for_metrics(batch).tolist()
     if accelerator.is_main_process:
-        print("gathered", *sorted(gathered))
+        sys.stdout.write(f"gathered {' '.join(map(str, sorted(gathered)))}\n")

@@ -290,7 +290,7 @@ def _delivery(case: Case) -> Iterator[Finding]:
         advice = "Smaller batches in bytes: uint8, normalised on the device."
     else:
         task = "unpack"
-        advice = "Return fewer, larger tensors instead of Python objects."
+        advice = "Larger batches, or fewer and larger tensors in each."
 
     yield Finding(
         "slow-delivery",
