@@ -1,5 +1,7 @@
 """What the tests of other tools print at the end of a run."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.clients.other_tools import table

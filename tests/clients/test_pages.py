@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import PAGES, Block, blocks_of
+from tests.docs.test_tables import numbers_of, versions_of_frameworks
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 
@@ -28,3 +30,14 @@ def test_a_block_of_a_framework_runs_alone(block: Block, tmp_path: Path) -> None
         [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, f"{block.name}:\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("package", versions_of_frameworks())
+def test_the_page_names_the_version_that_is_tried(package: str) -> None:
+    lowest, newest = map(numbers_of, versions_of_frameworks()[package])
+    try:
+        tried = numbers_of(importlib.metadata.version(package))
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{package} is not installed: `make test-clients` installs it")
+    # Versions that came out since then are newer than the page.
+    assert tried == lowest or tried >= newest

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import headrace
+from headrace.core.hugging_face_streams import missing_in_state
 from headrace.core.protocols import tell_epoch
 
 pytestmark = [
@@ -150,6 +151,21 @@ def test_what_a_state_does_not_hold_is_read_again_with_a_word_why(kind: str) -> 
     why = {"shuffled": r"the buffer of .shuffle\(\)", "interleaved": "several sources"}[kind]
     with pytest.warns(UserWarning, match=f"cannot say where it was .*{why}.*Without that step"):
         lists(loader)
+
+
+@pytest.mark.parametrize("kind", ["mapped", "filtered"])
+def test_a_version_whose_states_are_ahead_is_read_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test-clients-lowest` tries such a version."""
+    import datasets
+
+    steps = {"mapped": stream().map(doubled), "filtered": stream().filter(bool)}
+    monkeypatch.setattr(datasets, "__version__", "4.8.4")
+    assert "before version 4.8.5 of datasets" in missing_in_state(steps[kind])
+    assert missing_in_state(stream()) == ""
+    monkeypatch.setattr(datasets, "__version__", "4.8.5")
+    assert missing_in_state(steps[kind]) == ""
+    monkeypatch.setattr(datasets, "__version__", "5.0.0.dev0")
+    assert missing_in_state(steps[kind]) == ""
 
 
 @pytest.mark.parametrize("workers", [0, 2])

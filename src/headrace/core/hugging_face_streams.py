@@ -1,16 +1,18 @@
 """Streams of Hugging Face's `datasets`: what a state of them says, and what it does not.
 
-They have the methods of torchdata's protocol, with three differences (seen in versions 4.0 to 5.2):
+They have the methods of torchdata's protocol, with four differences (seen in versions 4.0 to 5.2):
 
 - A loaded state is where *every* iteration begins from then on. An epoch behind a resumed one would begin at its
   checkpoint, and one behind a state that was taken at the end of an epoch would be empty.
 - It counts only while the stream is at the epoch of the state.
+- Before 4.8.5, the state of a stream with `.map()` or `.filter()` is ahead: samples would be lost.
 - It does not hold the buffer of `.shuffle()`; and a worker cannot load the state of a stream that has several sources,
   because it gives that state to the whole stream first, before it takes its share.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,6 +27,9 @@ from headrace.core.errors import StateError
 
 START = "_starting_state_dict"
 """The attribute of a stream that holds the state that was loaded."""
+
+MAPPED_RIGHT = (4, 8, 5)
+"""From this version on, the state of a stream with `.map()` is that of its last sample."""
 
 
 def is_hugging_face_stream(thing: object) -> bool:
@@ -45,14 +50,22 @@ def missing_in_state(thing: object, *, in_worker: bool | None = None) -> str:
     if in_worker is None:
         in_worker = get_worker_info() is not None
 
+    is_ahead = _version() < MAPPED_RIGHT
     for part in _parts(vars(thing).get("_ex_iterable")):
         kind = type(part).__name__
+        if is_ahead and any(one.__name__ == "MappedExamplesIterable" for one in type(part).__mro__):
+            return "its state is ahead of a sample of .map() or .filter(), before version 4.8.5 of datasets"
         if kind == "BufferShuffledExamplesIterable" and vars(part).get("buffer_size") != 1:
             return "its state does not hold the buffer of .shuffle()"
         if in_worker and ("ex_iterables" in vars(part) or kind == "InterleavedShardsExamplesIterable"):
             return "its workers cannot load the state of several sources"
 
     return ""
+
+
+def _version() -> tuple[int, ...]:
+    """Returns the version of `datasets`, which is imported, as numbers."""
+    return tuple(int(number) for number in re.findall(r"\d+", sys.modules["datasets"].__version__)[:3])
 
 
 def _parts(part: Any) -> Iterator[Any]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.core.errors import UsageError
 from headrace.core.protocols import is_live
 from headrace.loader.dataloader import DataLoader
 from headrace.loader.loader_state import gathered_state
+
+EXACT_AT_END = (2, 5, 3)
+"""The first version of Lightning whose loop goes on with the right batch if it resumes at the end of an epoch."""
 
 
 def _package() -> Any:
@@ -49,6 +54,26 @@ class LoaderCallback(_package().Callback):  # type: ignore[misc]
         ]
         self._uncommitted = [(loader, whole) for loader, whole in zip(own, merged, strict=True) if whole is not None]
 
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Refuses to go on at the end of an epoch with an older Lightning, which would lose batches.
+
+        Raises:
+            UsageError: The checkpoint stands at the end of an epoch, and Lightning is older than 2.5.3.
+        """
+        loop = checkpoint.get("loops", {}).get("fit_loop", {})
+        if trainer.state.fn != "fit" or not loop.get("state_dict", {}).get("combined_loader"):
+            return
+
+        version = _package().__version__
+        if _numbers(version) < EXACT_AT_END and loop["epoch_loop.batch_progress"]["is_last_batch"]:
+            raise UsageError.about(
+                "Lightning would go on with other batches than the run before",
+                place="headrace.integrations.lightning.LoaderCallback",
+                found=f"Lightning {version}, and a checkpoint at the end of an epoch",
+                expected=f"Lightning {'.'.join(map(str, EXACT_AT_END))} or newer",
+                fix="update Lightning, or resume from a checkpoint in the middle of an epoch",
+            )
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Loads states that Lightning has left: it does if something asked for the number of steps before."""
         loop = trainer.fit_loop
@@ -73,6 +98,11 @@ class LoaderCallback(_package().Callback):  # type: ignore[misc]
             if trainer.is_global_zero and is_live(loader.dataset):
                 loader.commit(state)
         self._uncommitted = []
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Returns the three numbers of a version: "2.5.0.post0" is (2, 5, 0)."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _stateful(trainer: Any) -> Iterator[Any]:

@@ -35,17 +35,23 @@ class Net(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.01)
 
 
-if __name__ == "__main__":
+def fit(saves: ModelCheckpoint, **limits: Any) -> None:
+    """Trains with checkpoints of a kind, whose names hold their steps, and says what it was trained with."""
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    folder, stop, begun, batch_size = asked()
+    folder, _, begun, batch_size = asked()
     torch.manual_seed(1)
-    saves = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")), max_epochs=EPOCHS, max_steps=stop or -1,
-        logger=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[LoaderCallback(), saves],
+        accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")), logger=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[LoaderCallback(), saves], **limits,
     )  # fmt: skip
     net = Net()
     loader = DataLoader(Noisy(), batch_size=batch_size, shuffle=True, num_workers=1, seed=3, shard="auto")
     trainer.fit(net, loader, ckpt_path=Path(folder, f"step={begun}.ckpt") if begun else None)
     told(net.seen)
+
+
+if __name__ == "__main__":
+    folder, stop, *_ = asked()
+    each_step = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    fit(each_step, max_epochs=EPOCHS, max_steps=stop or -1)
