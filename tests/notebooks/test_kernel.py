@@ -75,8 +75,8 @@ for number, (batch, pids) in enumerate(loader):
         interrupt_at="looping",
     )
     workers = {int(pid) for pid in looped.printed.partition("\n")[0].split()}
-    assert looped.error.startswith("KeyboardInterrupt")
-    assert len(workers) == 2 and notebook.pid not in workers
+    assert looped.error.startswith("KeyboardInterrupt"), looped
+    assert workers and notebook.pid not in workers, looped
     assert end_of(workers, seconds=30) == set()
 
     gone_on = notebook.run("loader.load_state_dict(state)\nprint(next(iter(loader))[0].tolist())")
