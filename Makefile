@@ -102,7 +102,7 @@ test-all: $(STAMP)  ## all tests, with the slowest ones listed; half an hour
 	$(call run-tests,$(ALL),--durations=25)
 
 # Real frameworks with torch's loader, with ours, and under `headrace run`; they have an environment of their own.
-test-clients: $(CLIENTS_STAMP)  ## real frameworks, in an environment of their own; ten minutes
+test-clients: $(CLIENTS_STAMP)  ## real frameworks, in an environment of their own; half an hour
 	@$(CLIENTS)/bin/python -m pytest -m clients -v tests/clients
 	@.ci/clients --passed
 

@@ -40,7 +40,12 @@ class Client(NamedTuple):
     """Whether that loader also makes torch's iterator itself, so that no loader of headrace's makes the batches."""
 
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+def torchrun(ranks: int) -> tuple[str, ...]:
+    """Returns the arguments of `python` that start a script on so many ranks."""
+    return ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+
+
+TORCHRUN = torchrun(2)
 LAUNCH = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
           "--dynamo_backend=no", "--main_process_port=0")  # fmt: skip
 

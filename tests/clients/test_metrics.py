@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.clients.test_clients import SCRIPTS, TORCHRUN, output_of
+from tests.clients.test_clients import SCRIPTS, output_of, torchrun
 
 pytest.importorskip("accelerate", reason="accelerate is not installed: `make test-clients` installs it")
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
@@ -15,10 +15,9 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 
 def gathered(ranks: int, way: str, samples: int, batch_size: int) -> tuple[list[int], str]:
     """Returns what `gather_for_metrics` returned over an epoch, sorted, and what was written to stderr."""
-    launcher = [*TORCHRUN[:-1], f"--nproc-per-node={ranks}"]
     script = [str(SCRIPTS / "accelerate_metrics.py"), way, str(samples), str(batch_size)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    printed, errors = output_of([sys.executable, *launcher, *script], environment)
+    printed, errors = output_of([sys.executable, *torchrun(ranks), *script], environment)
     (line,) = (line for line in printed.splitlines() if line.startswith("gathered "))
     return [int(number) for number in line.split()[1:]], errors
 

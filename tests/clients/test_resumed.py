@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.test_clients import SCRIPTS, TORCHRUN, output_of
+from tests.clients.test_clients import SCRIPTS, output_of, torchrun
 from tests.servers import ray as ray_cluster
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
@@ -56,9 +56,9 @@ Step = list[list[float]]
 
 def trained(framework: str, ranks: int, folder: Path, *, stop: int = 0, begun: int = 0) -> list[Step]:
     """Trains on so many ranks, up to a step or to the end, from the beginning or after a step."""
-    launcher = [*TORCHRUN[:-1], f"--nproc-per-node={ranks}"]
+    launcher = torchrun(ranks)
     if ranks == 1 or framework == "ray":
-        launcher = []
+        launcher = ()
     script = str(SCRIPTS / f"resumed_{framework}.py")
     arguments = [str(folder), str(stop), str(begun), str(GLOBAL_BATCH // ranks)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from headrace.core.process.machine import cores
 from headrace.measure.script_runs import ScriptRun, run_measured
 from headrace.observe.report import NOTABLE
 from headrace.telemetry.formatting import digits, gain_in_words, some
-from headrace.telemetry.neighbours import OTHERS, core_seconds
+from headrace.telemetry.neighbours import OTHERS, Neighbours
 from headrace.telemetry.terminal import Terminal
 
 LOADERS = {"torch": ["--plain"], "headrace": []}
@@ -56,22 +55,6 @@ QUANTITIES = (
 )
 
 
-class OtherPrograms:
-    """How many cores other programs took, from now on."""
-
-    def __init__(self) -> None:
-        self.cores = 0.0
-        self._began = time.perf_counter()
-        self._before = core_seconds()
-
-    def look(self) -> None:
-        """Counts up to now."""
-        now = core_seconds()
-        if now is not None and self._before is not None:
-            others = (now.busy - self._before.busy) - (now.own - self._before.own)
-            self.cores = max(others, 0.0) / (time.perf_counter() - self._began)
-
-
 def compare(
     script: str,
     arguments: Sequence[str],
@@ -96,7 +79,8 @@ def compare(
         options += ["--seconds", str(seconds)]
 
     runs: dict[str, list[ScriptRun]] = {name: [] for name in LOADERS}
-    others = OtherPrograms()
+    neighbours = Neighbours()
+    neighbours.begin()
     for number in range(rounds):
         # The one that runs second finds files in memory: each is first in turn.
         for name in sorted(LOADERS, reverse=number % 2 == 0):
@@ -105,15 +89,15 @@ def compare(
             if run.status or not run.measurement or not run.loaders:
                 return _say_why_not(console, name, run, script)
             runs[name].append(run)
-            others.look()
+            neighbours.look()
             if not console.is_terminal:
                 console.print(f"{what}: {digits(TIME.of(run))} s", soft_wrap=True, highlight=False)
 
     console.print(_table(runs, Path(script).name))
     if rounds > 1:
         console.print("In brackets: least to most. Unclear: the runs of the two loaders overlap.", soft_wrap=True)
-    if others.cores >= OTHERS:
-        words = f"This machine is busy: other processes took {others.cores:.1f} of {some(cores(), 'core')}."
+    if neighbours.other_cores >= OTHERS:
+        words = f"This machine is busy: other processes took {neighbours.other_cores:.1f} of {some(cores(), 'core')}."
         console.print(f"{words} Compare again when they have ended.", soft_wrap=True, highlight=False)
     _say_whether_batches_agree(console, runs, ended=seconds is not None)
     _say_what_to_change(console, sorted(runs["headrace"], key=TIME.of)[rounds // 2])

@@ -12,7 +12,6 @@ They have the methods of torchdata's protocol, with four differences (seen in ve
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,6 +23,7 @@ from torch.utils.data import get_worker_info
 
 from headrace.core.copies import shallow_copy
 from headrace.core.errors import StateError
+from headrace.core.text.versions import numbers_of
 
 START = "_starting_state_dict"
 """The attribute of a stream that holds the state that was loaded."""
@@ -50,7 +50,7 @@ def missing_in_state(thing: object, *, in_worker: bool | None = None) -> str:
     if in_worker is None:
         in_worker = get_worker_info() is not None
 
-    is_ahead = _version() < MAPPED_RIGHT
+    is_ahead = numbers_of(sys.modules["datasets"].__version__) < MAPPED_RIGHT
     for part in _parts(vars(thing).get("_ex_iterable")):
         kind = type(part).__name__
         if is_ahead and any(one.__name__ == "MappedExamplesIterable" for one in type(part).__mro__):
@@ -61,11 +61,6 @@ def missing_in_state(thing: object, *, in_worker: bool | None = None) -> str:
             return "its workers cannot load the state of several sources"
 
     return ""
-
-
-def _version() -> tuple[int, ...]:
-    """Returns the version of `datasets`, which is imported, as numbers."""
-    return tuple(int(number) for number in re.findall(r"\d+", sys.modules["datasets"].__version__)[:3])
 
 
 def _parts(part: Any) -> Iterator[Any]:

@@ -23,14 +23,11 @@ class PreparedLoader:
     All else is the loader's own: `prepared.state_dict()`, `prepared.report()`, `len(prepared)`.
     """
 
-    def __init__(self, loader: DataLoader[Any], accelerator: Any, *, remainder: int | None = None) -> None:
-        """accelerator: an `accelerate.Accelerator`. remainder: how many samples of the last batches of all ranks count
-        when they are gathered for metrics; -1: all; None: those that are not repeated, as `shard="auto"` repeats some.
-        """
+    def __init__(self, loader: DataLoader[Any], accelerator: Any) -> None:
+        """accelerator: an `accelerate.Accelerator`."""
         self.loader = loader
         self.end_of_dataloader = False
         self._accelerator = accelerator
-        self._remainder = remainder
         self._begun_at = 0
         self._last: Any = None
 
@@ -65,11 +62,15 @@ class PreparedLoader:
     def remainder(self) -> int:
         """How many samples of the last batches of all ranks `gather_for_metrics` keeps, from the first on; -1: all.
 
-        With `shard="auto"` the last ranks may repeat a sample, so that all have the same number. Warns if what is
-        repeated does not stand behind all others: then no such number is right.
+        Accelerate's own sampler repeats samples behind all others. With `shard="auto"` the last ranks may repeat a
+        sample, so that all have the same number. Warns if what is repeated does not stand behind all others: then no
+        such number is right.
         """
-        if self._remainder is not None:
-            return self._remainder
+        split: Any = self.loader.batch_sampler
+        if isinstance(split, _sampler_of_accelerate()):
+            together = split.batch_size if split.split_batches else split.batch_size * split.num_processes
+            return int(len(split.batch_sampler.sampler) % together)
+
         sampler = self.loader.sampler
         if not isinstance(sampler, PositionalSampler) or sampler.uneven != "pad":
             return -1
@@ -138,21 +139,17 @@ def prepare(accelerator: Any, loader: DataLoader[Any]) -> PreparedLoader:
             fix="give it shard='auto'",
         )
     accelerator.register_for_checkpointing(LoaderState(loader))
-    return PreparedLoader(loader, accelerator, remainder=_remainder_of(loader))
+    return PreparedLoader(loader, accelerator)
 
 
 def _splits(loader: DataLoader[Any]) -> bool:
     """Tells whether each rank gets a part of the samples."""
     if loader.shard is not None or splits_itself(loader.dataset):
         return True
-    kinds = (DistributedSampler, extra("accelerate.data_loader", "accelerate").BatchSamplerShard)
+    kinds = (DistributedSampler, _sampler_of_accelerate())
     return any(isinstance(sampler, kinds) for sampler in (loader.sampler, loader.batch_sampler))
 
 
-def _remainder_of(loader: DataLoader[Any]) -> int | None:
-    """Returns the remainder of batches that Accelerate's own sampler splits over ranks; None for other loaders."""
-    split: Any = loader.batch_sampler
-    if not isinstance(split, extra("accelerate.data_loader", "accelerate").BatchSamplerShard):
-        return None
-    together = split.batch_size if split.split_batches else split.batch_size * split.num_processes
-    return int(len(split.batch_sampler.sampler) % together)
+def _sampler_of_accelerate() -> Any:
+    """Returns the class by which Accelerate splits batches over ranks."""
+    return extra("accelerate.data_loader", "accelerate").BatchSamplerShard

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from headrace.core.errors import UsageError
 from headrace.core.protocols import is_live
+from headrace.core.text.versions import numbers_of
 from headrace.loader.dataloader import DataLoader
 from headrace.loader.loader_state import gathered_state
 
@@ -65,7 +65,7 @@ class LoaderCallback(_package().Callback):  # type: ignore[misc]
             return
 
         version = _package().__version__
-        if _numbers(version) < EXACT_AT_END and loop["epoch_loop.batch_progress"]["is_last_batch"]:
+        if numbers_of(version) < EXACT_AT_END and loop["epoch_loop.batch_progress"]["is_last_batch"]:
             raise UsageError.about(
                 "Lightning would go on with other batches than the run before",
                 place="headrace.integrations.lightning.LoaderCallback",
@@ -98,11 +98,6 @@ class LoaderCallback(_package().Callback):  # type: ignore[misc]
             if trainer.is_global_zero and is_live(loader.dataset):
                 loader.commit(state)
         self._uncommitted = []
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Returns the three numbers of a version: "2.5.0.post0" is (2, 5, 0)."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _stateful(trainer: Any) -> Iterator[Any]:

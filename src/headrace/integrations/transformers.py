@@ -99,7 +99,7 @@ class LoaderMixin:
         split = BatchSamplerShard(batches, accelerator.num_processes, accelerator.process_index)
         arguments = {name: getattr(theirs, name) for name in KEPT}
         loader: DataLoader[Any] = DataLoader(theirs.dataset, batch_sampler=split, **arguments)
-        return PreparedLoader(loader, accelerator, remainder=len(theirs.dataset) % (size * accelerator.num_processes))
+        return PreparedLoader(loader, accelerator)
 
 
 def _groups(args: Any) -> bool:

@@ -85,6 +85,13 @@ class Neighbours:
         self._at = began
         self._due = began + max(LEAST, cost / SHARE)
 
+    @property
+    def other_cores(self) -> float:
+        """How many cores other processes took, on average; 0 where nothing was seen."""
+        if not self.seconds:
+            return 0.0
+        return self.others / self.seconds
+
     def totals(self) -> dict[str, float]:
         """Returns the sums by the names that they have in a recording; nothing where nothing was seen."""
         if not self.seconds:

@@ -171,9 +171,7 @@ class Comparison:
     @property
     def other_cores(self) -> float:
         """How many cores other processes took, on average; 0 where the machine does not tell."""
-        if not self.neighbours.seconds:
-            return 0.0
-        return self.neighbours.others / self.neighbours.seconds
+        return self.neighbours.other_cores
 
     @property
     def machine_is_busy(self) -> bool:
