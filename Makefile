@@ -14,7 +14,7 @@ MATRIX_TESTS := \
 	tests/conformance/test_iterable.py tests/conformance/test_pinning.py tests/conformance/test_start_methods.py \
 	tests/conformance/test_validation.py tests/conformance/test_workers.py \
 	tests/workers/test_threads.py \
-	tests/epoch/test_stateful.py tests/epoch/test_epochs_after.py \
+	tests/epoch/test_stateful.py tests/epoch/test_epochs_after.py tests/epoch/test_hugging_face_streams.py \
 	tests/data/test_stream.py tests/data/formats/test_round_trip.py tests/data/formats/test_other_libraries.py \
 	tests/data/formats/test_other_stores.py tests/storage/test_fetcher.py tests/storage/test_io_process.py \
 	tests/storage/test_nginx.py tests/storage/test_seaweed.py tests/transforms/test_adapters.py tests/shared_memory/test_codec.py \
@@ -138,13 +138,14 @@ test-matrix: test-lowest test-clients-lowest test-trixie  ## other versions: the
 test-lowest: $(LOWEST_STAMP)  ## a part of the tests with the lowest versions that pyproject.toml allows
 	@$(LOWEST)/bin/python -m pytest -n 2 -q -m "$(QUICK)" $(MATRIX_TESTS)
 
-# torch stays as it is pinned: of its lowest version, PyPI has builds with CUDA only. Debian's is that version.
+# torch stays as it is pinned: of its lowest version, PyPI has builds with CUDA only. Debian's is that version. It has
+# brought the newest fsspec, and uv would choose what goes with that.
 $(LOWEST_STAMP): pyproject.toml constraints.txt
 	@echo "Installing the lowest versions into $(LOWEST) (about a minute) ..."
 	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
 	@$(LOWEST)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt torch uv
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
-		--constraint constraints.txt --editable '.[dev]'
+		--reinstall-package fsspec --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 # Frameworks that many have not updated: what they do with the loader, and how they resume. The other tests of
@@ -152,7 +153,7 @@ $(LOWEST_STAMP): pyproject.toml constraints.txt
 test-clients-lowest: $(CLIENTS_LOWEST_STAMP)  ## the frameworks in the lowest versions that pyproject.toml allows; fifteen minutes
 	@$(CLIENTS_LOWEST)/bin/python -m pytest -m clients -v $(addprefix tests/clients/test_,clients.py resumed.py pages.py)
 
-# torch has brought the newest fsspec, and uv would choose what goes with that.
+# fsspec as above.
 $(CLIENTS_LOWEST_STAMP): pyproject.toml constraints.txt
 	@echo "Installing the lowest versions of frameworks into $(CLIENTS_LOWEST) (a few minutes) ..."
 	@test -x $(CLIENTS_LOWEST)/bin/python || $(PYTHON) -m venv $(CLIENTS_LOWEST)
