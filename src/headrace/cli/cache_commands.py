@@ -12,7 +12,7 @@ WRONG_USAGE = 2
 
 cache = typer.Typer(name="cache", rich_markup_mode=None)
 
-Folder = Annotated[Path, typer.Argument(envvar=VARIABLE, help="The folder that cache= names.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(envvar=VARIABLE, help="The folder that cache_dir= names.", show_default=False)]
 
 
 @cache.callback(invoke_without_command=True)

@@ -123,7 +123,7 @@ def verify(
 @data.command(cls=Command, epilog="Examples: headrace prepare fashion-mnist data, headrace prepare textures data")
 def prepare(
     name: Annotated[str, typer.Argument(help="fashion-mnist (downloaded, 31 MB), npz-demo or textures (made here).")],
-    folder: Annotated[Path, typer.Argument(help="The folder to put it in, with memory-mapped copies.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to put it in.")],
     mirror: Annotated[str | None, typer.Option(help="Download from this address instead.", rich_help_panel=RUN)] = None,
     json_output: JsonOutput = False,
 ) -> None:

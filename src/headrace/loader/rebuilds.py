@@ -40,7 +40,7 @@ class Framework(NamedTuple):
 ACCELERATE = Framework(
     "Accelerate",
     "accelerator.prepare",
-    "keep the loader out of prepare(): give it shard='auto', and move its batches to accelerator.device",
+    "give the loader shard='auto', and use headrace.integrations.accelerate.prepare, which keeps the loader whole",
     keeps_sampler=True,
 )
 RAY_TRAIN = Framework(

@@ -7,7 +7,7 @@ from headrace.telemetry.recording import Setting
 FIXES = {
     "read": "Pack the files into one container (headrace pack), or keep a local copy; more workers also hide waiting.",
     "decode": "Decode once: pack at the size that training needs (headrace pack --resize), or cache after decoding "
-    "(headrace.Staged(...).cache()). headrace doctor --plan measures where.",
+    "(headrace.Staged(...).cache()). headrace doctor --plan measures after which transform a cache pays.",
     "transform": "Cache what is not random (headrace.Staged(...).cache()), work on whole batches (headrace.step with "
     "batched steps, __getitems__), or move it to the device.",
     "load": "Load whole batches at once (__getitems__), or compute what is not random once "
