@@ -203,7 +203,7 @@ def images(images: int = 20_000, rounds: int = 3, normalize: bool = False) -> li
             loops["baseline loop, 2 processes"] = loop
             row = Row("", rates_in_turn(loops, images, rounds))
         mean, worst = difference(paths)
-    title = f"{images:,} JPEGs of about 500 x 375 to crops of {SIZE} x {SIZE}, {WORKERS} kept workers"
+    title = f"{images:,} JPEGs of about 500 x 375 to crops of {SIZE} x {SIZE}, {WORKERS} persistent workers"
     checked = "Every epoch's images were counted; crops of 64 images were compared with Pillow's."
     note = f"Mean difference from Pillow's pixels, of 255: {mean:.2f}, at most {worst:.2f} for an image."
     if normalize:

@@ -47,7 +47,7 @@ def test_kafka_is_killed_and_loses_nothing(shared_kafka, tmp_path):
     assert shared_kafka.committed("tutorial-points") == {0: 3_000, 1: 3_000}
 
     resumed = run(tmp_path, "train.py", url, "killed", "--steps", 200)
-    assert "goes on behind step 120" in resumed
+    assert "resumes after step 120" in resumed
     assert losses(resumed) == losses(straight)[-4:]
     assert run(tmp_path, "check.py", "straight", "killed").splitlines() == [
         "straight: 200 steps, 10000 records, 10000 different, 0 missing",
@@ -69,7 +69,7 @@ def test_a_socket_is_killed_and_loses_nothing(tmp_path):
         said, failed = sending.communicate(timeout=60)
     assert said == "sent 7000 records\n", failed
 
-    assert "goes on behind step 120" in run(tmp_path, "train.py", url, "socket", "--steps", 140)
+    assert "resumes after step 120" in run(tmp_path, "train.py", url, "socket", "--steps", 140)
     assert run(tmp_path, "check.py", "socket") == "socket: 140 steps, 7000 records, 7000 different, 0 missing\n"
 
 
@@ -104,6 +104,6 @@ def test_a_bucket_is_read_once_and_a_kill_changes_nothing(shared_seaweed, tmp_pa
 
     run(tmp_path, *command, "killed", *more, "--kill-at", 33, expected=-signal.SIGKILL, **environment)
     resumed = run(tmp_path, *command, "killed", *more, **environment)
-    assert "rank 0 goes on behind step 20" in resumed
+    assert "rank 0 resumes after step 20" in resumed
     assert re.findall("epoch .: .* loss (.*?),", resumed) == re.findall("epoch .: .* loss (.*?),", straight)[4:]
     assert "network: nothing had to be fetched" in run(tmp_path, *command, "again", *more, "--report", **environment)
