@@ -27,6 +27,7 @@ def entries_in(text: str) -> list[dict[str, Any]]:
     return [entry for entry in found if "experiment" in entry]
 
 
+@pytest.mark.thorough
 def test_every_experiment_goes_its_whole_way() -> None:
     done = programs.run(["-m", "benchmarks.device", "--simulate"], cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

@@ -48,6 +48,7 @@ def compare(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str
     return programs.run(command, cwd=folder, timeout=100)
 
 
+@pytest.mark.thorough
 def test_a_script_without_seeds_gets_the_same_batches_from_both_loaders(script: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     done = compare("--rounds", 2, "--json", figures, script, "--epochs", "3", folder=tmp_path)
@@ -76,6 +77,7 @@ def test_the_loader_whose_batches_differ_is_named(tmp_path: Path) -> None:
     assert "The two loaders gave different batches, from train.py:4: see https://" in done.stdout
 
 
+@pytest.mark.thorough
 def test_other_batches_are_told(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(
@@ -96,6 +98,7 @@ def test_the_error_and_the_status_of_the_script_are_passed_on(tmp_path: Path) ->
     assert "With torch's loader" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_script_without_a_loader_is_nothing_to_compare(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("print('hello')\n")

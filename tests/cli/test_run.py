@@ -82,6 +82,7 @@ def test_both_loaders_deliver_the_same_batches(script: Path, tmp_path: Path) -> 
     assert {loader["kind"] for loader in report["loaders"]} == {"torch"}
 
 
+@pytest.mark.thorough
 def test_files_are_written_also_where_nobody_reads_what_is_printed(script: Path, tmp_path: Path) -> None:
     """As behind `2>&1 | head`: here nobody reads at all."""
     script.write_text(PLAIN_SCRIPT.replace("    print", "    (lambda *_: None)"))
@@ -249,6 +250,7 @@ print(sum(len(batch) for batch in DataLoader(Photos(), batch_size=4, num_workers
 """
 
 
+@pytest.mark.thorough
 def test_a_script_survives_bad_samples_and_deaths_unmodified(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(FAULTY)

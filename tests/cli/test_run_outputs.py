@@ -132,6 +132,7 @@ def test_an_ideal_loader_gives_the_first_batch_again(script: Path, tmp_path: Pat
     assert "a loader that costs nothing" in result.stderr and "num_workers=" not in result.stderr
 
 
+@pytest.mark.thorough
 def test_the_checksum_of_the_batches_is_the_same_with_both_loaders(script: Path, tmp_path: Path) -> None:
     checksums = []
     for name, way in (("ours", []), ("plain", ["--plain"]), ("without", ["--num-workers", "0"])):

@@ -35,6 +35,7 @@ def variables_of(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 log = logging.getLogger(__name__)
 
 
+@pytest.mark.thorough
 def test_batches_are_those_of_the_same_loader_without_ray(on_ray: RayCluster) -> None:
     loader = remote_loader(SlowRows(80), seed=0, shuffle=True)
     here = headrace.DataLoader(SlowRows(80, 0), batch_size=4, seed=0, shuffle=True)

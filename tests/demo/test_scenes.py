@@ -71,6 +71,7 @@ def check_timeless(told: dict[str, Any], printed: str) -> None:
     assert told["socket"]["facts"]["headrace"] == {"killed by": "SIGKILL", "each record once": True, "error": ""}
 
 
+@pytest.mark.thorough
 def test_what_scenes_say_holds(tmp_path: Path) -> None:
     told, printed = demo(*TIMELESS, folder=tmp_path)
     check_timeless(told, printed)

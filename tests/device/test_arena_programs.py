@@ -42,6 +42,7 @@ def _no_slot_is_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "KEPT", 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_device_sees_what_was_sent(device: type[SimulatedAccelerator]) -> None:
     for seed in range(200):

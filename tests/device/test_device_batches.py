@@ -274,6 +274,7 @@ def test_a_change_in_place_counts_for_one_tensor_alone(accelerator: SimulatedAcc
     assert [tensor._version for tensor in tensors] == [versions[0] + 1, *versions[1:]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "ahead": 3}])
 def test_memory_and_streams_do_not_grow_from_epoch_to_epoch(
     how: dict[str, Any], accelerator: SimulatedAccelerator

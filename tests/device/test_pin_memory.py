@@ -218,6 +218,7 @@ def test_a_forked_child_leaves_the_device_alone(accelerator: SimulatedAccelerato
     assert len(batch) == 2
 
 
+@pytest.mark.thorough
 def test_a_slot_that_a_forked_worker_saw_is_given_out_once() -> None:
     wrong = 0
     for seed in range(4):
@@ -282,6 +283,7 @@ print("copies under way:", any(stream.work for stream in accelerator.driver.stre
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "on_device"),
     [("num_workers=2, device='cuda', persistent_workers=True", True), ("num_workers=2, pin_memory=True", False)],

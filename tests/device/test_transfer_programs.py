@@ -238,7 +238,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.quick
+@pytest.mark.thorough
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch, record_property: Any) -> None:
     MISTAKES[mistake](monkeypatch)

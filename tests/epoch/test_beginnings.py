@@ -38,7 +38,7 @@ WORKERS: list[Any] = [
 ]
 
 
-@pytest.mark.quick(dataset="Ordered", epoch=1, crew=[{}, {"backend": "thread"}])
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("crew", WORKERS)
 @pytest.mark.parametrize("dataset", [Ordered, OrderedSelf])
@@ -120,7 +120,7 @@ class DrawnAtStart(CountingRows):
         info.dataset.asked = int(torch.randint(10**6, ()))
 
 
-@pytest.mark.quick(stop=2)
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("crew", WORKERS)
 @pytest.mark.parametrize("stop", [1, 2, 4])

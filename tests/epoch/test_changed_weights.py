@@ -231,6 +231,7 @@ def test_an_order_that_is_not_kept_cannot_change_on_the_way(more: dict[str, Any]
         next(iterator)
 
 
+@pytest.mark.thorough
 def test_every_sample_of_a_source_comes_once_in_a_pass_whatever_changes() -> None:
     loader = loader_of(1, (3, "process"))
     keys = []

@@ -167,7 +167,7 @@ def as_is(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.quick(dataset="DrawingStream", epoch=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("epoch", "stop", "dataset", "own"),
     [

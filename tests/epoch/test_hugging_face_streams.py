@@ -99,7 +99,7 @@ def epochs(loader: Any, dataset: Any, numbers: range, *, tells: bool) -> list[li
 @pytest.mark.parametrize("crew", CREWS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tells", [True, False], ids=["told", "not told"])
-@pytest.mark.quick(crew=[Crew(), Crew(2, persistent=True)], kind=["plain", "shuffled"], tells=[False])
+@pytest.mark.thorough
 def test_all_epochs_are_those_of_a_run_without_interruption(kind: str, crew: Crew, tells: bool) -> None:
     dataset = KINDS[kind]()
     whole = epochs(crew.loader(dataset), dataset, range(4), tells=tells)

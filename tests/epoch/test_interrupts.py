@@ -148,7 +148,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.quick(interrupt_at="KeyboardInterrupt", options=[{}, {"num_workers": 2, "backend": "thread"}], seed=[None])
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("options", WAYS.values(), ids=list(WAYS))
 @pytest.mark.parametrize("seed", [None, 5])
@@ -203,6 +203,7 @@ def test_the_record_stays_in_step(interrupt_at: Callable[[int], None]) -> None:
 
 
 # What a handler raises within a finalizer, Python drops: no batch is lost by that.
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_batch_is_lost_on_its_way_to_a_device(interrupt_at: Callable[[int], None]) -> None:
     whole = [batch.tolist() for batch in headrace.DataLoader(Rows(), batch_size=4)]

@@ -283,6 +283,7 @@ class TestWithoutSeed:
             again.load_state_dict(state)
             assert lists(again) == expected
 
+    @pytest.mark.thorough
     @given(before=workers.filter(lambda crew: crew[0] > 0), after=workers, stop=st.integers(0, 15))
     @settings(no_fixture_problem, max_examples=12)
     def test_batches_delivered_out_of_order_do_not_come_twice(self, before: Any, after: Any, stop: int) -> None:

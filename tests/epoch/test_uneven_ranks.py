@@ -74,7 +74,7 @@ def keys_of(steps: list[Step]) -> list[int]:
     return sorted(key for step in steps for batch in step.values() for key in batch)
 
 
-@pytest.mark.quick(kind="keys")
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["keys", "batches"])
 @given(
     length=st.integers(1, 40), ranks=st.integers(1, 4), after=st.integers(1, 4), size=st.integers(1, 4),

@@ -116,6 +116,7 @@ def test_processes_that_start_here_get_the_loader_and_the_arguments(tmp_path: Pa
     assert done.stdout.strip() == "[true, [[0, 1], [2], [4, 5]]]"
 
 
+@pytest.mark.thorough
 def test_processes_that_start_behind_the_block_get_torchs(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     ended = 'with headrace.use(on_error="skip"): pass'

@@ -53,6 +53,7 @@ def lists(loader: Any) -> list[list[int]]:
     return [batch.tolist() for batch in loader]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("data", DATA)
 def test_a_shard_is_the_rank_and_the_world_whatever_the_launcher_says(data: str, workers: int, on_rank: OnRank) -> None:

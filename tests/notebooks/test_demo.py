@@ -18,6 +18,7 @@ def cells_of_code() -> list[dict[str, Any]]:
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_every_cell_runs_and_shows_what_its_text_promises(tmp_path: Path) -> None:
     with kernel(tmp_path) as notebook:

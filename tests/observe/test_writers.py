@@ -212,6 +212,7 @@ def test_a_missing_library_is_named_with_the_extra(
         make(tmp_path / "there")
 
 
+@pytest.mark.thorough
 def test_the_module_of_writers_needs_neither_tensorboard_nor_prometheus() -> None:
     program = "import sys, headrace.observe.writers; print({'tensorboard', 'prometheus_client'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"

@@ -87,6 +87,7 @@ def test_chunks_of_a_sequential_sampler_join_without_a_seam(
     assert_as_torch(lambda: BatchSampler(SequentialSampler(range(length)), size, False))
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(
     length=st.integers(1, 40),
@@ -223,6 +224,7 @@ def test_our_own_samplers_give_the_same_keys_and_states(
     assert both[1] == both[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in OURS if name != "empty"])
 @pytest.mark.parametrize("saved_by_arrays", [False, True])
 @settings(deadline=None)

@@ -220,6 +220,7 @@ assert case.region.returned() == []
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "hooks",
     [
@@ -296,6 +297,7 @@ print(point)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("then", ["fork", "go on"])
 def test_an_interrupt_at_a_fork_harms_no_batch_and_lets_no_memory_pile_up(then: str) -> None:
     run = programs.run(["-c", INTERRUPTED, then], fresh=True)

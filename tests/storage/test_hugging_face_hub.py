@@ -65,6 +65,7 @@ def test_a_hub_that_cannot_be_reached_is_told_so(given: Any) -> None:
     assert "network" in text
 
 
+@pytest.mark.thorough
 def test_without_leave_to_ask_the_variable_is_named() -> None:
     program = f"""
 import headrace

@@ -71,6 +71,7 @@ def test_what_leaves_between_the_look_and_the_read_is_fetched_again(
     assert brought(wanted) == DATA[wanted.start : stop]
 
 
+@pytest.mark.thorough
 def test_what_would_push_out_other_blocks_for_a_little_is_read_as_it_is(
     version: ObjectVersion, store: RegisteredStore, faulty_server: FaultyServer
 ) -> None:

@@ -153,6 +153,7 @@ def test_what_forks_do_well_is_no_reason(code: str, tmp_path: Path) -> None:
     assert reason(code, tmp_path) == ""
 
 
+@pytest.mark.thorough
 def test_an_allocator_s_thread_is_no_reason(tmp_path: Path) -> None:
     names = "names = [(thread / 'comm').read_text() for thread in Path('/proc/self/task').iterdir()]"
     code = f"from pathlib import Path\nimport pyarrow\n{names}\nassert 'jemalloc_bg_thd\\n' in names"

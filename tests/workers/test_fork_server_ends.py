@@ -175,7 +175,7 @@ def test_an_error_names_type_worker_key_and_traceback(method: str) -> None:
     assert "headrace: raised while loading the sample with key 13" in text
 
 
-@pytest.mark.quick
+@pytest.mark.thorough
 @METHODS
 @pytest.mark.timeout(40)
 def test_a_killed_worker_is_named_and_replaced(method: str, caplog: pytest.LogCaptureFixture) -> None:

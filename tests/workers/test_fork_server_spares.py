@@ -57,6 +57,7 @@ def attribute(dataset: Held) -> None:
     dataset.shift = 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [array, large_item, small_item, attribute])
 def test_what_changed_in_place_between_epochs_reaches_the_workers(change: Callable[[Held], None]) -> None:
     dataset = Held()
@@ -134,6 +135,7 @@ def spares_of(server: ForkServer, value: list[int], children: int = 2) -> set[in
     return descendants(server.pid)
 
 
+@pytest.mark.thorough
 def test_processes_are_forked_while_the_dataset_is_compared_and_get_the_orders(server: ForkServer) -> None:
     spares = spares_of(server, [1])
     assert len(spares) == 2
@@ -153,6 +155,7 @@ def test_processes_forked_in_advance_are_dropped_if_the_dataset_has_changed(serv
     assert all(ends(pid) for pid in dropped)
 
 
+@pytest.mark.thorough
 def test_none_is_forked_in_advance_after_a_change_until_nothing_changes(server: ForkServer) -> None:
     spares_of(server, [2])
     for children in (0, 2):
@@ -163,6 +166,7 @@ def test_none_is_forked_in_advance_after_a_change_until_nothing_changes(server: 
         assert unchanged.found == children
 
 
+@pytest.mark.thorough
 def test_a_spare_that_was_killed_is_not_missed(server: ForkServer) -> None:
     for pid in spares_of(server, [1]):
         kill_and_wait(pid)
@@ -170,6 +174,7 @@ def test_a_spare_that_was_killed_is_not_missed(server: ForkServer) -> None:
         assert answer_of(server) == [1]
 
 
+@pytest.mark.thorough
 def test_spares_that_nobody_asks_for_end_by_themselves(server: ForkServer) -> None:
     began = time.monotonic()
     assert all(ends(pid) for pid in spares_of(server, [1]))
@@ -177,6 +182,7 @@ def test_spares_that_nobody_asks_for_end_by_themselves(server: ForkServer) -> No
     assert answer_of(server) == [1]
 
 
+@pytest.mark.thorough
 def test_an_order_that_a_spare_cannot_read_is_an_error_with_its_traceback(server: ForkServer) -> None:
     spares = spares_of(server, [1])
     with pytest.raises(RuntimeError, match=r"cannot be started(.|\n)*ValueError: a torn order"):
@@ -185,6 +191,7 @@ def test_an_order_that_a_spare_cannot_read_is_an_error_with_its_traceback(server
     assert all(ends(pid) for pid in spares)
 
 
+@pytest.mark.thorough
 def test_spares_end_with_their_fork_server() -> None:
     server = ForkServer(torch.multiprocessing.get_context("spawn"))
     spares = spares_of(server, [1])

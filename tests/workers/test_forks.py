@@ -56,6 +56,7 @@ def test_forked_workers_see_the_batches_that_their_data_set_holds(workers: int) 
     assert torch.cat(delivered).flatten().tolist() == list(range(64))
 
 
+@pytest.mark.thorough
 def test_persistent_workers_see_the_batches_that_their_data_set_holds_in_each_epoch() -> None:
     first = DataLoader(Photos(64, side=64), batch_size=4, num_workers=1, persistent_workers=True)
     dataset = Holding(images_of(first))
@@ -121,6 +122,7 @@ def test_memory_that_a_forked_child_sees_comes_back_when_it_has_ended() -> None:
     assert max(files[2:]) <= files[1]
 
 
+@pytest.mark.thorough
 def test_workers_that_are_forked_in_each_epoch_let_no_memory_pile_up() -> None:
     # The sampler is the user's: behind a late batch, workers would make more ahead, and the most that were ever needed
     # would count.

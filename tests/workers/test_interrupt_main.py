@@ -60,6 +60,7 @@ def pipes(tmp_path: Path) -> Iterator[Path]:
     thread.join()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize(
     ("words", "in_unpickling"),

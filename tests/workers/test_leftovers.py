@@ -142,6 +142,7 @@ def test_descriptors_and_memory_are_flat_over_fifty_epochs(persistent: bool) -> 
     assert shared_memory(loader) < 40 << 20
 
 
+@pytest.mark.thorough
 @LINUX
 def test_a_broken_off_epoch_leaves_no_descriptor_and_no_child() -> None:
     loader = DataLoader(Photos(64), batch_size=4, num_workers=2)
@@ -156,6 +157,7 @@ def test_a_broken_off_epoch_leaves_no_descriptor_and_no_child() -> None:
     assert set(counts[3:]) == {counts[3]}  # by then both regions of the arena are mapped
 
 
+@pytest.mark.thorough
 @LINUX
 def test_memory_of_batches_that_were_kept_comes_back_when_they_go() -> None:
     loader = DataLoader(Photos(1200, side=256), batch_size=8, num_workers=2)
@@ -256,6 +258,7 @@ class Trainer:
         return torch.utils.data.default_collate(samples)
 
 
+@pytest.mark.thorough
 @LINUX
 @pytest.mark.parametrize("options", [{}, {"prefetch_factor": "auto"}], ids=["fixed", "auto"])
 def test_a_loader_in_a_reference_cycle_leaves_nothing(

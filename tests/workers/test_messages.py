@@ -164,6 +164,7 @@ def test_what_was_asked_for_holds(options: dict[str, Any]) -> None:
     assert prefetch_of(loader) == options.get("prefetch_factor", DEFAULT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [10, 300, 590])
 def test_a_generator_that_the_loop_uses_too_gives_the_numbers_that_it_gives_with_torch(stop: int) -> None:
     def drawn(kind: Any) -> float:

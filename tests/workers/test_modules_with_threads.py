@@ -81,7 +81,7 @@ MODULES = {
 }
 
 
-@pytest.mark.quick(case="thread pool", method="spawn")
+@pytest.mark.thorough
 @METHODS
 @pytest.mark.parametrize("case", MODULES)
 def test_what_a_module_starts_runs_in_each_worker(method: str, case: str, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def told_by(program: programs.Program, fifo: Path) -> int:
         os.close(told)
 
 
-@pytest.mark.quick(method="spawn", place="sample")
+@pytest.mark.thorough
 @METHODS
 @pytest.mark.parametrize("place", ["import", "unpickling", "thread and sample", "sample"])
 def test_whatever_hangs_ends_with_a_program_that_is_killed(method: str, place: str, tmp_path: Path) -> None:

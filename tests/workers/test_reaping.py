@@ -40,6 +40,7 @@ def foreign_reaping(request: pytest.FixtureRequest) -> Iterator[None]:
     signal.signal(signal.SIGCHLD, before)
 
 
+@pytest.mark.thorough
 @METHODS
 @pytest.mark.usefixtures("foreign_reaping")
 def test_memory_and_descriptors_stay_flat_where_exit_codes_are_lost(children: Children, method: str) -> None:
@@ -165,6 +166,7 @@ def epochs_with_a_kill(count: int, delivered: list[Any]) -> None:
         delivered.append(torch.cat(labels).tolist())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [3, pytest.param(40, marks=[pytest.mark.stress, pytest.mark.timeout(600)])])
 def test_threads_with_a_loader_each_go_on_when_workers_are_killed(count: int) -> None:
     """One thread may fork in the middle of another's start of a worker, and its worker then inherits what is open."""

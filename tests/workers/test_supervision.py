@@ -156,7 +156,7 @@ class Deadly(Counting):
         return super().__getitem__(key)
 
 
-@pytest.mark.quick(key=20)
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", [0, 1, 20, 31, 59])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_state_of_a_data_set_goes_on(key: int, persistent: bool) -> None:

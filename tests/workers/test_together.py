@@ -52,7 +52,7 @@ class CollatesInThreads(Dataset[Any]):
             return list(pool.map(lambda n: default_collate([torch.full((9000,), float(n))] * 4), range(16)))
 
 
-@pytest.mark.quick(num_workers=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_the_same_loader_works_in_a_parent_and_its_forked_child_at_once(num_workers: int) -> None:
     loader = DataLoader(Photos(64), batch_size=4, num_workers=num_workers)

@@ -31,6 +31,7 @@ def test_task_k_goes_to_worker_k_modulo_n() -> None:
     assert prime(Window(3, 6, in_order=True), 6) == [0, 1, 2, 0, 1, 2]
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 4), st.integers(1, 3), st.data())
 def test_results_are_delivered_in_order_however_they_arrive(workers: int, prefetch: int, data: st.DataObject) -> None:
     window: Window[int] = Window(workers, workers * prefetch, in_order=True)
@@ -168,6 +169,7 @@ def test_a_lower_limit_takes_nothing_back_and_gives_nothing_out() -> None:
         assert (window.choose() is None) == (window.outstanding >= 3)
 
 
+@pytest.mark.thorough
 @given(st.data())
 def test_whatever_replicas_are_open_batches_come_in_order_within_the_limit(data: st.DataObject) -> None:
     window: Window[int] = Window(6, 2, in_order=True, free=True)
@@ -241,6 +243,7 @@ def test_whoever_goes_and_comes_every_task_is_delivered_once_and_in_order(
 # -- a result that is late -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @given(st.integers(2, 5), st.integers(1, 3), st.integers(0, 20), st.booleans(), st.data())
 def test_behind_a_late_result_others_go_on_within_the_spare_number(
     workers: int, prefetch: int, spare: int, free: bool, data: st.DataObject

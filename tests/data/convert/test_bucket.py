@@ -78,6 +78,7 @@ def test_packed_data_are_replaced_and_what_is_left_of_them_goes(bucket: Bucket) 
 # -- interrupted -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_environment")
 def test_a_pack_that_is_killed_goes_on_where_it_was(bucket: Bucket) -> None:
     child = bucket.child("--workers", "1", stop=("piece", 4))

@@ -123,6 +123,7 @@ def test_what_a_local_pack_has_left_is_finished_on_ray(case: Case) -> None:
     assert case.made() == case.undisturbed()
 
 
+@pytest.mark.thorough
 def test_the_command_packs_on_ray(tmp_path: Path) -> None:
     source = source_in(tmp_path)
     for on in ("local", "ray"):

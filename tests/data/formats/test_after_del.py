@@ -51,6 +51,7 @@ def test_no_file_stays_open_behind_a_dataset(format: str, tmp_path: Path) -> Non
     assert mapped_files(tmp_path) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("format", ["parquet", "hdf5", "npz", "lmdb", "webdataset", "jsonl", "arrow"])
 def test_a_thousand_datasets_take_no_more_than_one(format: str, tmp_path: Path) -> None:

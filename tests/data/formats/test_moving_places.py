@@ -97,7 +97,7 @@ def test_a_form_is_read_where_it_was_opened(
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.quick(format="hdf5")
+@pytest.mark.thorough
 def test_spawned_workers_read_it_where_it_was_opened(
     format: str, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_an_interrupted_run_ends_at_once_and_leaves_nothing(tmp_path: Path, monk
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_a_killed_run_leaves_no_half_folder_under_the_name(tmp_path: Path) -> None:
     root = tmp_path / "textures"
     script = (

@@ -159,6 +159,7 @@ PREPARED_MEANWHILE: list[Step] = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @given(taken=steps)
 @example(taken=BEHIND_A_YOUNGER_ONE)
 @example(taken=PREPARED_MEANWHILE)

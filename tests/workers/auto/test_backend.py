@@ -259,6 +259,7 @@ def test_inline_is_the_loader_without_workers(persistent: bool) -> None:
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.thorough
 def test_an_epoch_is_the_same_whatever_is_chosen() -> None:
     def made(backend: Any) -> Any:
         return headrace.DataLoader(DrawingOwn(), 8, shuffle=True, num_workers=2, backend=backend, seed=3)

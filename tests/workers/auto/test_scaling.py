@@ -165,6 +165,7 @@ def test_epochs_that_are_broken_off_leave_the_next_ones_as_they_are() -> None:
     assert same(loader, expected)
 
 
+@pytest.mark.thorough
 def test_an_old_iterator_ends_when_a_new_one_begins() -> None:
     """As with workers that are kept: there is one set of them."""
     loader = auto()
@@ -193,6 +194,7 @@ def killing(loader: Any, every: int) -> Iterator[torch.Tensor]:
             running[number % len(running)].kill()
 
 
+@pytest.mark.thorough
 def test_workers_that_are_killed_while_others_come_and_go_cost_nothing() -> None:
     dataset = Drawing(400)
     expected = list(fixed(dataset))

@@ -122,6 +122,7 @@ shared = st.builds(
 )
 
 
+@pytest.mark.thorough
 @given(works(), shared)
 @settings(deadline=None, max_examples=300)
 def test_no_epoch_is_shorter_than_its_work_allows_nor_longer_than_one_thing_after_the_other(

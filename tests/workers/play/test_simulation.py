@@ -134,6 +134,7 @@ def test_round_robin_in_order_is_the_recurrence(given: Work, workers: int, prefe
 # -- bounds that every schedule keeps ----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @given(works(), rules_of_any_kind)
 @played
 def test_no_epoch_is_shorter_than_its_training(given: Work, rules: Rules) -> None:
@@ -154,6 +155,7 @@ def test_no_epoch_is_shorter_than_the_work_of_its_workers_over_their_number(give
     assert seconds_for(given, rules) >= whole / rules.workers - 1e-6
 
 
+@pytest.mark.thorough
 @given(works(), st.integers(1, 5), st.integers(1, 4), st.booleans(), st.booleans())
 @played
 def test_no_epoch_is_longer_than_one_thing_after_the_other(
@@ -228,6 +230,7 @@ def test_one_worker_takes_as_long_in_any_order(given: Work, prefetch: int, cores
         assert seconds_for(given, Rules(1, prefetch, in_order, cores=MANY)) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.thorough
 @given(works(), st.integers(1, 3))
 @played
 def test_quicker_stages_never_hurt_round_robin_in_order(given: Work, workers: int) -> None:

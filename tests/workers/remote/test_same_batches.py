@@ -214,6 +214,7 @@ def test_proxies_are_started_by_every_start_method(hosts: HostsHere, method: str
         assert expected_of(Rows(), seed=0) == [flat(batch) for batch in loader]
 
 
+@pytest.mark.thorough
 def test_a_worker_has_the_threads_that_unpickling_starts(hosts: HostsHere) -> None:
     here = headrace.DataLoader(Rows(), batch_size=4, seed=0)
     loader = remote_loader(ThreadPooledRows(), seed=0, num_workers=2)
