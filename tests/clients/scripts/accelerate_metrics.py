@@ -7,12 +7,14 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard
+from process_group import leave_at_the_end
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from headrace import DataLoader
 from headrace.integrations.accelerate import prepare
 
 if __name__ == "__main__":
+    leave_at_the_end()
     accelerator = Accelerator(cpu=True)
     way, samples, batch_size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     dataset = list(range(samples))

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from process_group import leave_at_the_end
 from torch.utils.data import Dataset
 
+leave_at_the_end()
 warnings.filterwarnings("ignore")
 
 if os.environ.get("ON_DEVICE"):
