@@ -91,7 +91,7 @@ if [ -n "$$failed" ]; then echo "Of the 3 rounds, these failed (see above):$$fai
 echo "All 3 passed."
 endef
 
-test: $(STAMP)  ## the quick tests, which show each ability once; under five minutes
+test: $(STAMP)  ## the quick tests, which show each ability once; eight minutes
 	$(call run-tests,$(QUICK),-q)
 
 test-part: $(STAMP)  ## the quick tests, and a fifth of the others: PART=1 to 5, or by the commit
