@@ -126,10 +126,12 @@ def test_an_exception_reaches_the_loop_with_the_text_of_the_worker(hosts: HostsH
         pytest.param("dealt-out stream", 1, marks=pytest.mark.stress),
     ],
 )
-def test_hosts_that_are_killed_again_and_again_change_nothing(local: int, kind: str) -> None:
+def test_hosts_that_are_killed_again_and_again_change_nothing(
+    local: int, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     datasets: dict[str, tuple[Any, dict[str, Any]]] = {
         "map": (SlowRows(120, 0.002), {"seed": 0, "shuffle": True}),
-        "map without seed": (NoDraws(120), {}),
+        "map without seed": (NoDraws(120, 0.02), {}),
         "stream": (Stream(200), {}),
         "dealt-out stream": (PlainStream(200), {"shard": "auto"}),
     }
@@ -138,18 +140,16 @@ def test_hosts_that_are_killed_again_and_again_change_nothing(local: int, kind: 
     loader = remote_loader(dataset, **words)
     own = HostsHere((ONE, TWO))
     found = []
-    killed = 0
-    with placed_on(loader, own, local):
+    with placed_on(loader, own, local), caplog.at_level(logging.WARNING, "headrace"):
         for number, batch in enumerate(loader):
             found.append(flat(batch))
             if number in (3, 12, 20):
-                killed += kill_one(own)
+                kill_one(own)
 
     own.close()
     assert expected == found
-    # With seed= the worker here may make all batches before a host has come. What is lost is not always told: a host
-    # may have made all that it was given.
-    assert killed or (kind == "map" and local)
+    # With seed= the worker here may make all batches before a host has come.
+    assert "was lost" in caplog.text or (kind == "map" and local)
 
 
 class NoDraws(SlowRows):
@@ -287,7 +287,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a host ends only once it listens again")
 def test_a_host_that_hangs_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
