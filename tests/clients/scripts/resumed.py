@@ -93,7 +93,6 @@ def train_with(make: Callable[[int, int], Any], content: Callable[[Any], Any]) -
         if step == stop:
             headrace.save_state(loader, folder, step=step)
             break
-    dist.destroy_process_group()
 
 
 def stream_with(make: Callable[[int, int], Any], content: Callable[[Any], Any]) -> None:
@@ -111,7 +110,6 @@ def stream_with(make: Callable[[int, int], Any], content: Callable[[Any], Any]) 
         told([content(batch)])
         if step == stop:
             headrace.save_state(loader, folder, step=step)
-    dist.destroy_process_group()
 
 
 def plain(index: int) -> tuple[Tensor, int]:

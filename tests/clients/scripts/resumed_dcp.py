@@ -51,4 +51,3 @@ if __name__ == "__main__":
         if step == stop:
             dcp.save(checkpoint, checkpoint_id=f"{folder}/{step}")
             break
-    dist.destroy_process_group()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from resumed import Noisy, asked, join_ranks, steps, workers
 
 import headrace
@@ -27,4 +26,3 @@ if __name__ == "__main__":
         if step == stop:
             headrace.save_state(loader, folder, step=step)
             break
-    dist.destroy_process_group()

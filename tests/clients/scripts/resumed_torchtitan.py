@@ -65,4 +65,3 @@ if __name__ == "__main__":
             manager.save(step)
             break
     manager.close()
-    dist.destroy_process_group()
