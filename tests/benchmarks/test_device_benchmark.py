@@ -48,6 +48,7 @@ def test_every_experiment_goes_its_whole_way() -> None:
     assert planted[0] > 0
 
 
+@pytest.mark.thorough
 def test_the_script_runs_as_a_plain_file() -> None:
     done = programs.run([ROOT / "benchmarks" / "device.py", "--simulate", "--only", 0, 3], cwd=ROOT.parent)
     assert (done.returncode, done.stderr) == (0, "")
@@ -74,6 +75,7 @@ def decode_jpeg(files, device="cpu"):
 """
 
 
+@pytest.mark.thorough
 def test_decoding_goes_its_whole_way_where_torchvision_is(tmp_path: Path) -> None:
     folder = tmp_path / "torchvision"
     folder.mkdir()
@@ -144,6 +146,7 @@ def test_an_experiment_that_fails_is_told_with_its_place_and_the_next_one_begins
     assert (last["name"], last["value"], last["goal"]) == ("half of it", 0.5, "< 1")
 
 
+@pytest.mark.thorough
 def test_an_experiment_whose_time_is_over_ends(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,6 +183,7 @@ def test_there_is_a_bar_for_every_contender_with_a_base_and_whiskers_over_the_ro
     ]
 
 
+@pytest.mark.thorough
 def test_a_picture_is_an_svg_with_its_words_and_the_same_each_time(tmp_path: Path) -> None:
     paths = [tmp_path / name / "bench.svg" for name in "ab"]
     assert all(pictures.draw(result(table(), table(base="other")), path) for path in paths)

@@ -87,6 +87,7 @@ def options(uri: Path, *formats: str, **more: Any) -> BenchOptions:
     return BenchOptions(str(uri), formats=formats, **given)
 
 
+@pytest.mark.thorough
 def test_the_json_output_has_every_figure_of_every_form(
     numbers: Path, room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,6 +366,7 @@ def test_nothing_is_advised_on_a_busy_machine() -> None:
     assert any("Fastest in random order: memmap" in line for line in sentences(comparison))
 
 
+@pytest.mark.thorough
 def test_the_form_now_is_compared_once(numbers: Path, room: Path) -> None:
     given = replace(options(numbers), formats=None)
     found = compare(given)

@@ -65,6 +65,7 @@ def test_a_script_without_seeds_gets_the_same_batches_from_both_loaders(script: 
     assert min(told["figures"]["samples/s"]["torch"] + told["figures"]["CPU time (s)"]["headrace"]) > 0
 
 
+@pytest.mark.thorough
 def test_the_loader_whose_batches_differ_is_named(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(
@@ -89,6 +90,7 @@ def test_other_batches_are_told(tmp_path: Path) -> None:
     assert "get other batches each time, also with torch's loader" in done.stdout
 
 
+@pytest.mark.thorough
 def test_the_error_and_the_status_of_the_script_are_passed_on(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("import sys\nprint('no data', file=sys.stderr)\nsys.exit(3)\n")

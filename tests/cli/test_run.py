@@ -117,6 +117,7 @@ def test_findings_that_the_report_leaves_out_are_named() -> None:
     assert len(list(lines_on(replace(diagnosis, findings=(first,))))) == 1
 
 
+@pytest.mark.thorough
 def test_options_fill_in_what_the_script_does_not_say(script: Path) -> None:
     result = headrace("run", "--num-workers", 2, "--prefetch-factor", 3, "--persistent-workers", script)
     assert result.stdout.splitlines()[-1] == "headrace.loader.dataloader 2 3 True"
@@ -159,6 +160,7 @@ def test_the_script_s_own_end_is_the_command_s_and_the_report_comes_all_the_same
     assert "headrace/cli" not in result.stderr
 
 
+@pytest.mark.thorough
 def test_a_module_runs_as_with_python_m(script: Path) -> None:
     result = headrace("run", "-m", "train", "x", cwd=script.parent)
     assert result.returncode == 0

@@ -47,6 +47,7 @@ def options(server: Seaweed) -> list[str]:
     return words
 
 
+@pytest.mark.thorough
 def test_inspect_says_the_same_but_for_the_place(
     here: Path, there: str, command: Command, shared_seaweed: Seaweed
 ) -> None:

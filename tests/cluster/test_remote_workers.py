@@ -140,6 +140,7 @@ def test_addresses_of_clusters_are_taken(address: str | None) -> None:
     assert headrace.Ray(address).address == address
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_pickled_is_named(on_ray: RayCluster) -> None:
     data = SlowRows()
     data.lock = threading.Lock()

@@ -388,7 +388,7 @@ TOLD: dict[str, Callable[[int | None], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.quick(portion=[None, 5])
+@pytest.mark.quick(portion=5)
 @pytest.mark.parametrize("order", TOLD)
 @pytest.mark.parametrize("seed", [None, 0])
 @pytest.mark.parametrize("portion", [None, 1, 2, BATCHES - 1, BATCHES + 1, 5, 2 * BATCHES + 1])

@@ -96,10 +96,10 @@ def epochs(loader: Any, dataset: Any, numbers: range, *, tells: bool) -> list[li
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("crew", CREWS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tells", [True, False], ids=["told", "not told"])
-@pytest.mark.thorough
 def test_all_epochs_are_those_of_a_run_without_interruption(kind: str, crew: Crew, tells: bool) -> None:
     dataset = KINDS[kind]()
     whole = epochs(crew.loader(dataset), dataset, range(4), tells=tells)
@@ -127,6 +127,7 @@ def test_all_epochs_are_those_of_a_run_without_interruption(kind: str, crew: Cre
         assert epochs(loader, dataset, range(first, first + len(rest)), tells=tells) == rest, stop
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["shuffled", "plain"])
 def test_the_resumed_epoch_is_in_its_order_also_if_the_dataset_is_told_no_number(kind: str) -> None:
     crew = Crew(2)

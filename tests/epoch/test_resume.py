@@ -238,7 +238,7 @@ class TestWithoutSeed:
         number, backend = crew
         return headrace.DataLoader(Rows(61), batch_size=4, num_workers=number, backend=backend, **options)
 
-    @pytest.mark.quick(source="numpy")
+    @pytest.mark.thorough
     @given(before=workers, after=workers, stop=st.integers(0, 15), epoch=st.integers(0, 2), persistent=st.booleans())
     @settings(no_fixture_problem, max_examples=12)
     @pytest.mark.parametrize("source", ["global", "generator", "sampler", "weighted", "numpy"])

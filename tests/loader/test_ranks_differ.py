@@ -85,7 +85,7 @@ def test_a_warning_comes_once() -> None:
     second.ends(12)
 
 
-@pytest.mark.quick(kind="auto")
+@pytest.mark.thorough
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
 @pytest.mark.parametrize(
     ("kind", "expected"),

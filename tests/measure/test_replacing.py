@@ -154,6 +154,7 @@ print(torch.utils.data.DataLoader(range(4)).state_dict()["length"])
     assert said.count("no state of the loader is saved, as with torch's") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_subclass_that_makes_torch_s_iterator_itself_is_measured(workers: int, tmp_path: Path) -> None:
     script = f"""
@@ -193,8 +194,8 @@ print("headrace.loader.dataloader" in {kind.__module__ for kind in StatefulDataL
     assert lines == ["[[2, 3], [4, 5], [6, 7]] True True", str(not way)]
 
 
+@pytest.mark.thorough
 @both_ways
-@pytest.mark.quick(way=[[]], generator="None")
 @pytest.mark.parametrize("generator", ["None", "torch.Generator().manual_seed(3)"])
 def test_a_shuffle_of_torchdata_s_loader_stays_in_its_order(way: list[str], generator: str, tmp_path: Path) -> None:
     script = f"""
@@ -249,8 +250,8 @@ else:
 """
 
 
-@both_ways
 @pytest.mark.thorough
+@both_ways
 def test_the_ranks_of_a_launcher_get_the_same_loader_and_report(way: list[str], tmp_path: Path) -> None:
     path = tmp_path / "launch.py"
     path.write_text(LAUNCHER)

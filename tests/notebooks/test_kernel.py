@@ -83,6 +83,7 @@ for number, (batch, pids) in enumerate(loader):
     assert (gone_on.printed, gone_on.error) == ("[16, 17, 18, 19]\n", "")
 
 
+@pytest.mark.thorough
 def test_a_class_of_the_notebook_under_spawn_gets_the_fix(notebook: Kernel) -> None:
     shown = notebook.run(
         "next(iter(headrace.DataLoader(Numbers(), 4, num_workers=1, multiprocessing_context='spawn')))"

@@ -80,7 +80,7 @@ def place(browser: Page, micros: float) -> float:
     return left + (micros - low) / (high - low) * (right - left)
 
 
-@pytest.mark.quick(width=1280, dark=False)
+@pytest.mark.quick(recordings=[TWO], width=1280, dark=False)
 @pytest.mark.parametrize("recordings", [TWO, ODD], ids=["usual", "odd"])
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -207,6 +207,7 @@ def test_the_longest_wait_is_found(browser: Page, written: Path) -> None:
     assert (delivered - asked) / (high - low) == pytest.approx(1 / 2.2, rel=0.01)
 
 
+@pytest.mark.thorough
 def test_the_tooltip_has_the_figures_of_the_batch_under_the_pointer(browser: Page, written: Path) -> None:
     browser.open(written, 1280)
     rows = TWO[0].batches

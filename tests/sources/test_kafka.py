@@ -49,11 +49,13 @@ def test_each_message_comes_once(topic, workers):
     assert flat(found) != list(range(COUNT))
 
 
+@pytest.mark.thorough
 def test_batches_are_the_same_with_any_workers(topic):
     orders = [read(loader_of(open_topic(topic), **workers)) for workers in WORKERS]
     assert orders[0] == orders[1] == orders[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first,second", [(0, 2), (2, 0), (2, 1)])
 def test_a_resume_goes_on_with_the_next_batch(topic, first, second):
     whole = read(loader_of(open_topic(topic)))
@@ -219,6 +221,7 @@ def test_messages_that_the_broker_has_dropped(kafka_mock):
     assert set(after) == {0}
 
 
+@pytest.mark.thorough
 def test_a_topic_that_was_made_anew(shared_kafka):
     from confluent_kafka.admin import AdminClient
 
@@ -326,6 +329,7 @@ def test_fields_that_change(shared_kafka):
 # -- commit ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_commit_is_seen_by_the_brokers_own_tools(shared_kafka):
     shared_kafka.make_topic("committed", 1)
     shared_kafka.produce("committed", values(range(100)))

@@ -198,6 +198,7 @@ def test_nothing_comes_within_the_timeout(port: int, journal: str) -> None:
         assert log.poll(0.05, LIMIT) == []
 
 
+@pytest.mark.thorough
 def test_two_logs_of_a_process_share_what_receives(port: int, journal: str) -> None:
     source = JournalSource(SocketSource(f"tcp://127.0.0.1:{port}?listen"), journal)
     with no_leaks(), opened(source) as one:

@@ -288,6 +288,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("killed", [False, True])
 def test_it_ends_though_a_forked_child_lives(killed: bool) -> None:
     """The child has the parent's end of the pipe, and holds it open."""

@@ -289,6 +289,7 @@ def test_the_helpers_of_multiprocessing_are_no_leak_and_hide_nothing() -> None:
     process.close()
 
 
+@pytest.mark.thorough
 def test_the_first_workers_of_a_program_leave_nothing() -> None:
     code = (
         "from headrace import DataLoader; from headrace.testing import no_leaks\n"

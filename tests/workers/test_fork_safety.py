@@ -160,6 +160,7 @@ def test_an_allocator_s_thread_is_no_reason(tmp_path: Path) -> None:
     assert reason(code, tmp_path, fresh=True) == ""
 
 
+@pytest.mark.thorough
 def test_attributes_of_the_dataset_count_too(tmp_path: Path) -> None:
     told = reason("import numpy as np", tmp_path, "held.pid = os.getpid()\nheld.rng = np.random.default_rng()")
     assert told == "Nothing.pid is or holds the number of the process"

@@ -275,7 +275,7 @@ def test_the_fork_server_may_die_too() -> None:
     assert loader.faults.restarts == 1
 
 
-@pytest.mark.quick(seed=[None])
+@pytest.mark.quick(seed=[None], backend="process")
 @pytest.mark.parametrize("backend", ["thread", "process", "inline"])
 @pytest.mark.parametrize("seed", [None, 0])
 def test_a_sample_that_hangs_is_replaced(backend: Any, seed: int | None) -> None:

@@ -119,6 +119,7 @@ def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert len(headrace.open(f"file://{tmp_path}/a%20b.npy")) == 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_tells_what_it_has_read(twice: Make, workers: int, tmp_path: Path) -> None:
     data = twice("pt", "s3", cache_dir=tmp_path / "cache")

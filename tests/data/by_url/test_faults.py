@@ -38,7 +38,7 @@ def loader_of(dataset: Any, workers: int = 0, **words: Any) -> headrace.DataLoad
     ],
     ids=lambda fault: f"{fault.kind} {fault.status}" if fault.kind == "status" else fault.kind,
 )
-@pytest.mark.quick(workers=2)
+@pytest.mark.quick(workers=2, fault=[Fault("status", 503), Fault("cut", after=300)])
 def test_what_passes_is_waited_for(twice: Make, faulty_server: FaultyServer, fault: Fault, workers: int) -> None:
     data = twice("pt", "s3")
     expected = list(loader_of(data.local))

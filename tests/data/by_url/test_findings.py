@@ -63,6 +63,7 @@ def skip_if_busy(found: set[str]) -> None:
         pytest.skip("other processes have the cores")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_small_objects_far_away_are_to_be_packed(faulty_server: FaultyServer, workers: int) -> None:
     url = photos(faulty_server, 400, 2000)
@@ -120,6 +121,7 @@ def test_a_server_that_refuses_is_named(faulty_server: FaultyServer, twice: Make
     assert remote.limit_is in ("refused", "rising", "measured")
 
 
+@pytest.mark.thorough
 def test_a_cache_that_is_too_small_is_named(faulty_server: FaultyServer, tmp_path: Path) -> None:
     url = photos(faulty_server, 100, 100_000)
     data = headrace.open(url, options=faulty_server.s3_options, cache_dir=tmp_path / "cache", cache_limit="2MB")
@@ -138,6 +140,7 @@ def test_a_cache_that_is_too_small_is_named(faulty_server: FaultyServer, tmp_pat
     assert 'cache_limit="12MB"' in report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_read_is_on_the_page_and_no_secret_is(twice: Make, faulty_server: FaultyServer, workers: int) -> None:
     data = twice("pt", "http")

@@ -32,7 +32,7 @@ WAYS: dict[str, PutTogether] = {
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.quick(workers=0)
+@pytest.mark.quick(workers=0, way=["part of a concat", "stack"])
 def test_batches_are_the_same_and_what_comes_is_asked_for(
     twice: Make, faulty_server: FaultyServer, way: str, workers: int
 ) -> None:

@@ -230,6 +230,7 @@ def test_a_manifest_is_read_with_the_signature_of_its_folder(faulty_server: Faul
     assert {asked.query for asked in faulty_server.requests} == {"sig=GEHEIM"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("several", [False, True])
 def test_what_a_real_store_presigns_is_read_until_it_expires(shared_seaweed: Seaweed, several: bool) -> None:
     obstore = pytest.importorskip("obstore")

@@ -81,6 +81,7 @@ def test_one_that_is_dropped_does_not_disturb_the_other(twice: Make, workers: in
     assert all(map(same, found, expected))
 
 
+@pytest.mark.thorough
 def test_nothing_is_held_for_a_loader_or_stream_that_was_dropped(twice: Make) -> None:
     data = twice("pt", "s3")
     reading = endpoint()

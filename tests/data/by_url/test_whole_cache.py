@@ -32,9 +32,9 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return positions
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ["pt", "webdataset"])
-@pytest.mark.quick(workers=0, name="webdataset")
 def test_later_epochs_ask_for_nothing_and_announce_nothing(
     twice: Make, tmp_path: Path, faulty_server: FaultyServer, announced: list[int], workers: int, name: str
 ) -> None:
@@ -75,6 +75,7 @@ def test_a_cache_that_is_emptied_meanwhile_is_filled_again(
     assert announced
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["hdf5", "npz", "jsonl", "pt"])
 def test_a_relative_folder_is_that_of_the_one_who_opens(
     twice: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

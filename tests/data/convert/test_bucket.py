@@ -130,6 +130,7 @@ def test_other_options_begin_anew(bucket: Bucket) -> None:
     assert bucket.here(shuffle=3) == bucket.objects()
 
 
+@pytest.mark.thorough
 def test_a_shard_of_several_parts_is_uploaded(bucket: Bucket) -> None:
     values = np.random.default_rng(0).integers(0, 256, (17, PART_BYTES // 16), dtype=np.uint8)
     source = bucket.root / "large.npy"

@@ -81,7 +81,7 @@ OFTEN = ("middle of a piece", "some pieces", "commit")
 """Moments that are tried each time; the others in longer runs."""
 
 
-@pytest.mark.quick(moment="middle of a piece")
+@pytest.mark.thorough
 @MAINLY_ARROW
 @pytest.mark.parametrize(
     "moment", [one if one in OFTEN else pytest.param(one, marks=pytest.mark.stress) for one in STOPS]
@@ -384,6 +384,7 @@ def test_data_that_were_packed_before_are_replaced(case: Case) -> None:
     assert case.made() == case.undisturbed()
 
 
+@pytest.mark.thorough
 def test_the_command_prints_json(arrow: Case) -> None:
     status, text = arrow.child("--json", "--shards", "3", "--columns", "value,label").end()
     printed = json.loads(text[text.index("{") :])

@@ -150,7 +150,7 @@ for read in (lambda: plain(dataset.__getitems__([19, 3])), lambda: plain([datase
 """
 
 
-@pytest.mark.quick(format=["npz", "jsonl"])
+@pytest.mark.thorough
 @pytest.mark.parametrize("format", [format for format in READ if format != "folder"])
 def test_files_that_are_cut_while_they_are_read_give_old_values_or_an_error(format: str, tmp_path: Path) -> None:
     path = write(format, path_of(format, tmp_path), [usual(format)])

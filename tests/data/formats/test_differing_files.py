@@ -32,7 +32,7 @@ def _values(dataset: Any, name: str = "x") -> list[Any]:
     return [np.asarray(sample[name]).tolist() for sample in dataset]
 
 
-@pytest.mark.quick
+@pytest.mark.quick(wide=[torch.float64])
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize(("usual", "wide", "value"), WIDER, ids=str)
 def test_a_sample_of_a_wider_type_is_not_narrowed(

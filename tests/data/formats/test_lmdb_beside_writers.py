@@ -130,7 +130,7 @@ print("ended", flush=True)
     "options", [{"sync": False, "writemap": True}, {"sync": False, "lock": False}, {"sync": True}, {"sync": False}]
 )
 @pytest.mark.parametrize("pause", [0, 0.005])
-@pytest.mark.quick(options=[{"sync": False}], pause=[0, 0.005])
+@pytest.mark.quick(options=[{"sync": False}], pause=0.005)
 def test_values_are_whole_while_another_program_commits(options: dict[str, Any], pause: float, tmp_path: Path) -> None:
     commit(tmp_path, {key_of(number): b"\0" for number in range(KEYS)})
     dataset = headrace.open(tmp_path)

@@ -208,7 +208,7 @@ SPAWNED = [
 ]
 
 
-@pytest.mark.quick(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "hdf5", "webdataset", "pt"], start="fork")
 @pytest.mark.parametrize(("format", "start"), [*((format, "fork") for format in FORMATS), *SPAWNED])
 def test_workers_deliver_what_is_delivered_without_them(format: str, start: str, tmp_path: Path) -> None:
     path = write(format, path_of(format, tmp_path), halves(usual(format, 40)))

@@ -142,6 +142,7 @@ def test_two_workers_read_every_row_once(request: pytest.FixtureRequest, where: 
     assert data[7]["y"] == 0
 
 
+@pytest.mark.thorough
 def test_a_forked_child_leaves_the_connection_of_its_parent_alone(served: Postgres) -> None:
     data = headrace.open(served.url, table="samples", key="id")
     before = data[4]["x"]

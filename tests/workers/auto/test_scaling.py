@@ -74,6 +74,7 @@ def test_batches_of_every_kind_are_the_same(options: dict[str, Any]) -> None:
     assert same(auto(**options), fixed(**options))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("in_order", [False])
 def test_without_order_the_same_batches_come(in_order: bool) -> None:
     found = sorted((batch.tolist() for batch in auto(in_order=in_order)), key=repr)
@@ -215,6 +216,7 @@ def test_a_sample_that_kills_its_worker_once_is_made_again() -> None:
 # -- what is left ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @methods
 def test_nothing_is_left_behind(method: str) -> None:
     list(auto(multiprocessing_context=method))  # what libraries open once and keep

@@ -48,11 +48,8 @@ SOME_SPAWNED = [
 """The others with `spawn` are marked `stress`: workers are forks of the helper there, and most is as with `fork`."""
 
 QUICK_WAY: tuple[Backend, Way] = ("fork", "always")
-QUICK_FAULTS: tuple[Kind, ...] = ("raise", "SIGKILL", "hang")
-"""These of that way are quick; the others are marked `thorough`."""
-
-SLOW: tuple[Place, Kind] = ("constructor", "hang")
-"""Takes seven seconds, so it is `thorough`; the workers that hang elsewhere are quick."""
+QUICK_FAULTS: tuple[Kind, ...] = ("raise", "SIGKILL")
+"""These of that way are quick; the others are marked `thorough`, such as workers that hang, which take seconds."""
 
 
 def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
@@ -62,8 +59,7 @@ def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
     if (cell.backend, cell.way) not in NORMAL_WAYS:
         return [pytest.mark.stress]
 
-    is_slow = (cell.place, cell.fault) == SLOW
-    if (cell.backend, cell.way) == QUICK_WAY and cell.fault in QUICK_FAULTS and not is_slow:
+    if (cell.backend, cell.way) == QUICK_WAY and cell.fault in QUICK_FAULTS:
         return [pytest.mark.quick]
     return [pytest.mark.thorough]
 

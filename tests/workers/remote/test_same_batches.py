@@ -87,6 +87,7 @@ def test_an_epoch_is_resumed_in_its_middle_with_other_workers(hosts: HostsHere) 
         assert expected == begun + [flat(batch) for batch in loader]
 
 
+@pytest.mark.thorough
 def test_a_remote_batch_belongs_to_the_user(hosts: HostsHere) -> None:
     loader = remote_loader(Rows(), seed=0, num_workers=1)
     kept = []
