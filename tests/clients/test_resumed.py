@@ -7,6 +7,7 @@ must be what the undisturbed run was trained with, to the bit, random numbers in
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.text.versions import numbers_of
 from tests.clients.test_clients import SCRIPTS, output_of, torchrun
 from tests.servers import ray as ray_cluster
 
@@ -94,6 +96,8 @@ def test_a_run_resumes_from_a_checkpoint_of_the_framework(
     skip_without(FRAMEWORKS[framework])
     if framework == "accelerate" and after > before:
         pytest.skip("Accelerate saves the random numbers of each rank, and does not load on more ranks")
+    if framework == "transformers" and after > 1 and numbers_of(importlib.metadata.version("transformers")) < (5, 18):
+        pytest.skip("on ranks of CPUs, the Trainer before 5.18 asks torch for a device that torch refuses to load onto")
 
     whole = undisturbed(framework, tmp_path_factory.getbasetemp())
     first = trained(framework, before, tmp_path, stop=stop)
