@@ -65,7 +65,6 @@ def test_a_script_without_seeds_gets_the_same_batches_from_both_loaders(script: 
     assert min(told["figures"]["samples/s"]["torch"] + told["figures"]["CPU time (s)"]["headrace"]) > 0
 
 
-@pytest.mark.thorough
 def test_the_loader_whose_batches_differ_is_named(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(

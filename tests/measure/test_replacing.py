@@ -250,8 +250,8 @@ else:
 """
 
 
-@pytest.mark.thorough
 @both_ways
+@pytest.mark.thorough
 def test_the_ranks_of_a_launcher_get_the_same_loader_and_report(way: list[str], tmp_path: Path) -> None:
     path = tmp_path / "launch.py"
     path.write_text(LAUNCHER)

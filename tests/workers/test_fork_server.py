@@ -122,7 +122,7 @@ def test_more_shared_tensors_than_descriptors_can_be_passed_work_too() -> None:
     assert counts[1:] == [counts[1]] * 2
 
 
-@pytest.mark.thorough
+@pytest.mark.quick(method="spawn")
 @METHODS
 def test_workers_know_themselves_and_draw_the_numbers_of_forked_ones(method: str) -> None:
     def epoch(context: str) -> list[Any]:

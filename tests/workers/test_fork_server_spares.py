@@ -149,7 +149,6 @@ def test_processes_are_forked_while_the_dataset_is_compared_and_get_the_orders(s
     assert answer_of(server) == [1]  # there is no further one
 
 
-@pytest.mark.thorough
 def test_processes_forked_in_advance_are_dropped_if_the_dataset_has_changed(server: ForkServer) -> None:
     dropped = spares_of(server, [2])  # those that have not ended by now
     assert answer_of(server) == [2]

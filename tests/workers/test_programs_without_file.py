@@ -63,8 +63,8 @@ def error_of(name: str, method: str) -> str:
     )
 
 
-@pytest.mark.thorough
 @METHODS
+@pytest.mark.thorough
 def test_what_an_interactive_session_defines_is_named_with_a_fix(method: str, tmp_path: Path) -> None:
     calls = "".join(call_of(name, method) for name in OBJECTS)
     # As a notebook does, an interactive session leaves `__main__` without a file.
@@ -73,8 +73,8 @@ def test_what_an_interactive_session_defines_is_named_with_a_fix(method: str, tm
     assert found == "".join(expected) + "read [[0, 1, 2, 3], [4, 5, 6, 7]]\n" * 2
 
 
-@pytest.mark.thorough
 @METHODS
+@pytest.mark.thorough
 def test_what_a_program_on_the_command_line_defines_is_named_with_a_fix(method: str, tmp_path: Path) -> None:
     code = PROGRAM + "".join(call_of(name, method) for name in OBJECTS)
     ended = run(["-c", code], cwd=tmp_path, fresh=True)
@@ -82,8 +82,8 @@ def test_what_a_program_on_the_command_line_defines_is_named_with_a_fix(method: 
     assert ended.stdout == "".join(expected) + "read [[0, 1, 2, 3], [4, 5, 6, 7]]\n"
 
 
-@pytest.mark.thorough
 @METHODS
+@pytest.mark.quick(method="spawn")
 def test_a_program_that_is_read_from_the_standard_input_is_refused(method: str, tmp_path: Path) -> None:
     code = PROGRAM + call_of("Data", method) + call_of("nothing of it", method) + "attempt(Data(), 'fork')\n"
     lines = read_from_stdin(code, tmp_path, "-").splitlines()

@@ -20,6 +20,7 @@ Opens = Callable[[Path], OwnHandle]
 LIBRARIES = [
     pytest.param(form, opens, id=f"{form}-{opens.__name__}") for form in FORMATS for opens in READ.get(form, ())
 ]
+QUICK_FORMATS = pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "lmdb"])
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def batches(dataset: Any, workers: int) -> list[dict[str, Any]]:
     return plain(headrace.DataLoader(dataset, batch_size=None, num_workers=workers))
 
 
-@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "lmdb"])
+@QUICK_FORMATS
 @pytest.mark.parametrize(("format", "opens"), LIBRARIES)
 def test_data_that_the_program_reads_are_read(format: str, opens: Opens, tmp_path: Path) -> None:
     path, expected = written(format, tmp_path)
@@ -69,7 +70,7 @@ def test_data_that_the_program_reads_are_read(format: str, opens: Opens, tmp_pat
     assert batches(dataset, 1) == expected
 
 
-@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "lmdb"])
+@QUICK_FORMATS
 @pytest.mark.parametrize(("format", "opens"), LIBRARIES)
 def test_the_program_opens_data_while_they_are_read(format: str, opens: Opens, tmp_path: Path) -> None:
     path, expected = written(format, tmp_path)
@@ -91,7 +92,7 @@ def test_the_program_opens_data_while_they_are_read(format: str, opens: Opens, t
         assert own.values() == theirs
 
 
-@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "lmdb"])
+@QUICK_FORMATS
 @pytest.mark.parametrize("format", FORMATS)
 def test_data_that_the_program_has_open_to_write_are_read(format: str, tmp_path: Path) -> None:
     path, expected = written(format, tmp_path)
@@ -105,7 +106,7 @@ def test_data_that_the_program_has_open_to_write_are_read(format: str, tmp_path:
     assert plain(headrace.open(path)) == expected
 
 
-@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "lmdb"])
+@QUICK_FORMATS
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_program_opens_data_to_write_while_they_are_read(format: str, tmp_path: Path) -> None:
     path, expected = written(format, tmp_path)
