@@ -15,7 +15,7 @@ import pytest
 
 from headrace.core.errors import MachineError, UsageError
 from headrace.storage.cache import DiskCache
-from headrace.storage.cache.node import MARKER
+from headrace.storage.cache.marker import MARKER
 from tests.servers.parent import bound_to_this_process
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content, disk_use, file_of, read

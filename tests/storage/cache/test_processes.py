@@ -137,7 +137,14 @@ def test_counted_bytes_stay_right_while_jobs_insert_and_evict(open_cache: Opener
 
 def test_counted_bytes_that_a_killed_process_left_are_corrected_while_the_cache_is_in_use(open_cache: Opener) -> None:
     cache = open_cache(20 * BLOCK)
-    cache.node.add(19 * BLOCK)  # as a process that was killed between counting and writing leaves it
+
+    def killed() -> None:
+        open_cache(20 * BLOCK).node.count.add(19 * BLOCK)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with children(killed) as (pid,):
+        assert -signal.SIGKILL == status_of(pid)
+    assert 19 * BLOCK <= cache.used() - disk_use(cache)
     cached = cache.open_object("s3://b/x", "e", BLOCK, BLOCK)
     assert cached.insert(0, content("s3://b/x", BLOCK), 1)
     assert disk_use(cache) == cache.used()

@@ -97,7 +97,7 @@ class DiskCache:
 
     def used(self) -> int:
         """Returns the bytes that the cache takes on the disk, with headers."""
-        return self.node.used()
+        return self.node.count.used()
 
     def close(self) -> None:
         """Closes all files. The cache and its objects are not used afterwards."""

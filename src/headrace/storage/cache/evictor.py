@@ -70,27 +70,29 @@ class Evictor:
     def make_room(self, nbytes: int, next_use: int) -> bool:
         """Reserves bytes for a new block, for which others leave. Returns False if it shall not be stored.
 
+        Reserved bytes are on their way until the caller says that they are stored, or releases them.
+
         next_use: its position; below 0 for what is needed now in any case.
         """
         node = self._node
         for _ in range(ATTEMPTS):
-            if node.reserve(nbytes):
+            if node.count.reserve(nbytes):
                 return True
             try:
                 with self._lock:
-                    made = self._free(node.used() + nbytes - (node.limit or 0), next_use)
+                    made = self._free(node.count.used() + nbytes - (node.limit or 0), next_use)
             except OSError as error:
                 node.trouble(error, "making room")
                 return False
             if not made:
                 break
         # The bytes in use may have been corrected, or others may have made room.
-        return node.reserve(nbytes)
+        return node.count.reserve(nbytes)
 
     def has_room(self, nbytes: int) -> bool:
         """Tells whether there is room for so many bytes though no object leaves that this job has used."""
         node = self._node
-        needed = node.used() + nbytes - (node.limit or 0)
+        needed = node.count.used() + nbytes - (node.limit or 0)
         if node.limit is None or needed <= 0:
             return True
         with self._lock:
@@ -143,7 +145,7 @@ class Evictor:
         self._looked_at = now
 
         node = self._node
-        before = node.used()
+        recount = node.count.begin_recount()
         others = OtherJobs(node)
         found: list[tuple[int, str]] = []
         used = 0
@@ -159,7 +161,7 @@ class Evictor:
             if whole_records.DATA_NAME.fullmatch(name):
                 found.append((status.st_mtime_ns, name))
 
-        node.correct(before, used)
+        node.count.end_recount(recount, used)
         self._leftovers.clear()
         self._of_others.clear()
         for _, name in sorted(found):

@@ -30,18 +30,9 @@ class Inserting:
         entries = file.entries(self._shape, blocks)
         absent = [number for number, (_, mark) in zip(blocks, entries, strict=True) if mark == layout.ABSENT]
         stored = self._with_room(absent, next_use)
-        try:
-            # The room may come from this very object.
-            if not begin_writing(self._node, file, blocks):
-                self._node.release(self._room(stored))
-                return False
-        except OSError:
-            self._node.release(self._room(stored))
-            raise
-        try:
-            self._write_runs(file, blocks[0], stored, data)
-        finally:
-            end_writing(file, blocks)
+        # The room may come from this very object.
+        if not self._write_runs(file, blocks, stored, data):
+            return False
 
         left_out = set(absent).difference(stored)
         for number in blocks:
@@ -59,18 +50,29 @@ class Inserting:
             return []
         return [number for number in blocks if self._evictor.make_room(self._shape.room_of(number), next_use)]
 
-    def _write_runs(self, file: OpenFile, first: int, numbers: list[int], data: memoryview) -> None:
-        """Writes blocks, which are ascending. data: from the block `first` on."""
-        begin = self._shape.start_of(first)
-        runs = runs_of(numbers)
-        for done, run in enumerate(runs):
-            part = data[self._shape.start_of(run[0]) - begin : self._shape.stop_of(run[-1]) - begin]
+    def _write_runs(self, file: OpenFile, blocks: range, numbers: list[int], data: memoryview) -> bool:
+        """Writes those of neighbouring blocks for which there is room. Returns False if the file is removed.
+
+        numbers: ascending. data: of all blocks.
+        """
+        count = self._node.count
+        room = self._room(numbers)
+        written = 0
+        try:
+            if not begin_writing(self._node, file, blocks):
+                return False
             try:
-                self._write(file, run, part)
-            except OSError:
-                for left in runs[done:]:
-                    self._node.release(self._room(left))
-                raise
+                begin = self._shape.start_of(blocks[0])
+                for run in runs_of(numbers):
+                    part = data[self._shape.start_of(run[0]) - begin : self._shape.stop_of(run[-1]) - begin]
+                    self._write(file, run, part)
+                    written += self._room(run)
+            finally:
+                end_writing(file, blocks)
+        finally:
+            count.stored(written)
+            count.release(room - written)
+        return True
 
     def _write(self, file: OpenFile, run: range, data: memoryview) -> None:
         """Writes neighbouring blocks, and behind that what the table says of them.

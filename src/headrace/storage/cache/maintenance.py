@@ -14,7 +14,8 @@ from headrace.core.files.file_lock import NoLocks, lock_file
 from headrace.storage.cache import layout, whole_records
 from headrace.storage.cache.disk_cache import DiskCache
 from headrace.storage.cache.folders import HEX, JOBS, WHOLE, Folders
-from headrace.storage.cache.node import BEFORE, LIMIT, MAGIC, MARKER, NUMBER, Node, job_lives
+from headrace.storage.cache.marker import BEFORE, LIMIT, MAGIC, MARKER, NUMBER
+from headrace.storage.cache.node import Node, job_lives
 from headrace.storage.cache.open_files import OpenFile
 from headrace.storage.cache.removal import give_up_space, take_file, take_whole
 

@@ -1,10 +1,4 @@
-"""What the processes of a node share besides the files of the objects: one small file about the cache's use.
-
-    0    magic and version of the layout (16 bytes)
-    16   bytes in use (u64), of all objects, with their headers
-    24   limit that was given last (u64; 0: none)
-    32   mark of the present use (u32)
-    36   the machine's boot that uses the cache (16 bytes)
+"""What the processes of a node share besides the files of the objects: a small file about the cache's use.
 
 A *use* begins when a process opens the cache while no other has it open, and ends with the last one. All processes hold
 a shared lock on the file (flock). Who gets it exclusively is alone: it draws a new mark, counts the bytes again and
@@ -16,35 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import random
 import struct
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.core.errors import UsageError
-from headrace.core.files.file_lock import NoLocks, lock_file, lock_range, unlock_range
+from headrace.core.files.file_lock import NoLocks, lock_file
 from headrace.core.process import this_process
 from headrace.storage.cache import layout
+from headrace.storage.cache.byte_count import ByteCount
 from headrace.storage.cache.folders import HEX, JOBS, WHOLE, Folders
+from headrace.storage.cache.marker import BEFORE, MAGIC, MARKER, RECORD, boot
 from headrace.storage.cache.open_files import OpenFile, OpenFiles
-
-MARKER = "headrace-cache"
-MAGIC = b"headrace cache\x00\x02"
-BEFORE = b"headrace cache\x00\x01"
-"""Of the layout before, whose objects nobody reads any more: see `layout.py`."""
-RECORD = struct.Struct("<16sQQI16s")
-USED = 16
-LIMIT = 24
-AHEAD = 8 << 20
-"""Bytes that a process counts as used ahead, at most: a thousandth of the limit, or a hundredth of what is used."""
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-NUMBER = struct.Struct("<Q")
 
 MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP)
 _ALWAYS = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,13 +53,7 @@ class Node:
         self.locks_ranges = True
         """Whether the file system has locks of byte ranges."""
         self.files = OpenFiles()
-        self.lock = threading.Lock()
-        # Bytes that this process has counted as used and does not use yet. To count each block by itself, threads would
-        # queue up: it takes four calls of the system, and no other process may count meanwhile.
-        self._ahead = 0
-        self._most_ahead = 0
-        if limit is not None:
-            self._most_ahead = min(AHEAD, limit // 1000)
+        self.count = ByteCount(None, limit, writable=False)
         self._say = say
         self._said: set[str] = set()
         self._forked: weakref.WeakMethod[Callable[[], None]] | None = None
@@ -112,6 +87,7 @@ class Node:
             self.usable = False
             self.writable = False
             return
+        self.count = ByteCount(self._marker, self.limit, writable=self.writable)
 
         try:
             if self.writable and lock_file(self._marker.fd, exclusive=True):
@@ -161,14 +137,17 @@ class Node:
             used = self.recount()
             # A use that is over had another mark, whatever became of the record: 32 random bits.
             mark = random.SystemRandom().randrange(layout.UNKNOWN_USE + 1, 1 << 32)
-            os.pwrite(marker.fd, RECORD.pack(MAGIC, used, self.limit or 0, mark, boot()), 0)
+            os.pwrite(marker.fd, self._record(used, mark), 0)
         except OSError as error:
             self.trouble(error, "opening the cache")
 
     def _write_record_if_empty(self) -> None:
         marker = self._marker
         if marker is not None and self.writable and not os.pread(marker.fd, 1, 0):
-            os.pwrite(marker.fd, RECORD.pack(MAGIC, self.recount(), self.limit or 0, layout.UNKNOWN_USE, boot()), 0)
+            os.pwrite(marker.fd, self._record(self.recount(), layout.UNKNOWN_USE), 0)
+
+    def _record(self, used: int, mark: int) -> bytes:
+        return RECORD.pack(MAGIC, used, self.limit or 0, mark, boot(), 0, 0)
 
     def _read_mark(self) -> None:
         marker = self._marker
@@ -178,7 +157,7 @@ class Node:
         if record.startswith(BEFORE):
             self._give_up("its files are those of an earlier version of headrace; choose another folder")
         if len(record) == RECORD.size and record.startswith(MAGIC):
-            _, _, _, mark, booted = RECORD.unpack(record)
+            _, _, _, mark, booted, _, _ = RECORD.unpack(record)
             if booted != boot():
                 self._give_up("another machine uses it now; each needs a folder of its own")
                 return
@@ -190,6 +169,7 @@ class Node:
         self.say_once("given up", f"the cache {self.folders.path} is not used: {why}")
         self.usable = False
         self.writable = False
+        self.count.writable = False
 
     def _hold_job(self) -> None:
         """Holds a lock on a file by which other jobs see that this one lives."""
@@ -217,11 +197,10 @@ class Node:
             if forked is not None:
                 forked()
 
-        self.lock = threading.Lock()
-        self._ahead = 0
         self.folders.forget_lock()
         self.files.close_copies()
         self._marker = self._open_marker()
+        self.count = ByteCount(self._marker, self.limit, writable=self.writable)
         if self._marker is None:
             return
         try:
@@ -235,7 +214,7 @@ class Node:
     def close(self) -> None:
         """Gives up all descriptors and locks."""
         _nodes.discard(self)
-        self._give_all_back()
+        self.count.close()
         self.files.close_copies()
         self.folders.close()
 
@@ -243,7 +222,7 @@ class Node:
         # When Python exits, this may run behind the end of the modules that it needs. What was counted ahead is then
         # counted again later, as behind a kill.
         if not sys.is_finalizing():
-            self._give_all_back()
+            self.count.close()
 
     def open_object(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Opens the file of an object, and returns the descriptor, which is the caller's. Raises `OSError`."""
@@ -273,109 +252,15 @@ class Node:
                 found.append(int(base, 16))
         return found
 
-    # -- bytes in use ------------------------------------------------------------------------------------------------
-
-    def used(self) -> int:
-        """Returns the bytes in use, without what this process has counted ahead."""
-        return max(self._counted() - self._ahead, 0)
-
-    def reserve(self, nbytes: int) -> bool:
-        """Counts bytes as used if the limit has room for them. Returns whether that was so."""
-        with self.lock:
-            if nbytes > self._ahead and not self._count_ahead(nbytes, self.limit):
-                return False
-            self._ahead -= nbytes
-            return True
-
-    def add(self, nbytes: int) -> None:
-        """Counts bytes as used, also above the limit."""
-        with self.lock:
-            if nbytes > self._ahead and not self._count_ahead(nbytes, self.limit):
-                self._count_ahead(nbytes, None)
-            self._ahead -= nbytes
-
-    def release(self, nbytes: int) -> None:
-        """Counts bytes as free."""
-        with self.lock:
-            self._ahead += nbytes
-            if self._ahead > 2 * self._most_ahead:
-                self._give_back(self._ahead - self._most_ahead)
-
-    def correct(self, before: int, counted: int) -> None:
-        """Sets the bytes in use to what was counted, unless they have changed since they were `before`."""
-        with self.lock, self._counting():
-            if self.used() == before:
-                self._write_used(counted + self._ahead)
-
-    def _count_ahead(self, nbytes: int, limit: int | None) -> bool:
-        """Has at least so many bytes counted ahead, some more if there is room. Returns False if the limit has none."""
-        with self._counting():
-            used = self._counted() - self._ahead
-            if self.limit is None:
-                self._most_ahead = min(AHEAD, used // 100)
-            if limit is None or used + nbytes + self._most_ahead <= limit:
-                self._ahead = nbytes + self._most_ahead
-            elif used + nbytes <= limit:
-                self._ahead = nbytes
-            else:
-                return False
-            self._write_used(used + self._ahead)
-            return True
-
-    def _give_back(self, nbytes: int) -> None:
-        """Counts bytes as free that were counted ahead."""
-        with self._counting():
-            self._write_used(max(self._counted() - nbytes, 0))
-            self._ahead -= nbytes
-
-    def _give_all_back(self) -> None:
-        if self._ahead and self._marker is not None and self._marker.fd >= 0:
-            self._give_back(self._ahead)
-
-    def _counted(self) -> int:
-        """Returns the bytes that all processes have counted, some of them ahead."""
-        if self._marker is None:
-            return 0
-        try:
-            found = os.pread(self._marker.fd, 8, USED)
-        except OSError:
-            return 0
-        if len(found) < 8:
-            return 0
-        return int(NUMBER.unpack(found)[0])
+    # -- files -------------------------------------------------------------------------------------------------------
 
     def recount(self) -> int:
         """Returns the bytes that the cache's files take on the disk."""
-        used = self.whole_bytes()
-        for name, status in self.folders.names(*HEX):
-            if layout.NAME.fullmatch(name):
+        used = 0
+        for name, status in self.folders.names(*HEX, WHOLE):
+            if name.startswith(f"{WHOLE}/") or layout.NAME.fullmatch(name):
                 used += status.st_blocks * 512
         return used
-
-    def whole_bytes(self) -> int:
-        """Returns the bytes that whole files take on the disk."""
-        return sum(status.st_blocks * 512 for _, status in self.folders.names(WHOLE))
-
-    def _write_used(self, used: int) -> None:
-        if self._marker is not None and self.writable:
-            with contextlib.suppress(OSError):
-                os.pwrite(self._marker.fd, NUMBER.pack(used), USED)
-
-    @contextlib.contextmanager
-    def _counting(self) -> Iterator[None]:
-        """Has one process at a time change the record; it is held for microseconds, and released by a death."""
-        marker = self._marker
-        locked = False
-        if marker is not None and self.writable and self.locks_ranges:
-            try:
-                locked = lock_range(marker.fd, USED, 8, wait=True)
-            except NoLocks:
-                self.locks_ranges = False
-        try:
-            yield
-        finally:
-            if locked and marker is not None:
-                unlock_range(marker.fd, USED, 8)
 
     def _remove_leftovers(self, *, objects: bool) -> None:
         """Removes files that were never finished, and those of jobs that have ended. Nobody else uses the cache.
@@ -409,15 +294,6 @@ class Node:
         if kind not in self._said:
             self._said.add(kind)
             self._say(text)
-
-
-@functools.cache
-def boot() -> bytes:
-    """Returns 16 bytes that are the same for all processes of a machine until it is started again."""
-    try:
-        return bytes.fromhex(BOOT_ID.read_text().strip().replace("-", ""))[:16].ljust(16)
-    except (OSError, ValueError):
-        return bytes(16)
 
 
 def job_lives(folders: Folders, name: str) -> bool:

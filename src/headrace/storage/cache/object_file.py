@@ -44,12 +44,13 @@ def make_object_file(node: Node, name: str, head: bytes, shape: layout.Shape) ->
     try:
         os.truncate(fd, shape.data_start + shape.size)
         os.pwrite(fd, head, 0)
-        node.add(shape.header_room)
+        node.count.add(shape.header_room)
         try:
             node.folders.link(unfinished, name)
-        except OSError:
-            node.release(shape.header_room)
+        except BaseException:
+            node.count.release(shape.header_room)
             raise
+        node.count.stored(shape.header_room)
     except FileExistsError:
         return None
     finally:

@@ -55,8 +55,9 @@ def take_file(node: Node, name: str, *, claimed: bool = False) -> int | None:
     header = layout.parsed(head)
     if header is None:
         nbytes = os.fstat(file.fd).st_blocks * 512
-        node.folders.unlink(name)
-        return _released(node, nbytes)
+        with node.count.removing(nbytes):
+            node.folders.unlink(name)
+        return nbytes
 
     shape = header.shape
     nbytes = shape.header_room
@@ -64,9 +65,10 @@ def take_file(node: Node, name: str, *, claimed: bool = False) -> int | None:
         if mark != layout.ABSENT:
             nbytes += shape.room_of(number)
 
-    node.folders.unlink(name)
-    give_up_space(file, shape)
-    return _released(node, nbytes)
+    with node.count.removing(nbytes):
+        node.folders.unlink(name)
+        give_up_space(file, shape)
+    return nbytes
 
 
 def give_up_space(file: OpenFile, shape: layout.Shape) -> None:
@@ -122,12 +124,8 @@ def take_whole(node: Node, name: str) -> int:
         return 0
 
     nbytes = node.folders.status(name).st_blocks * 512
-    node.folders.unlink(name)
-    node.folders.unlink(record_name)
+    with node.count.removing(nbytes):
+        node.folders.unlink(name)
+        node.folders.unlink(record_name)
     file.close()
-    return _released(node, nbytes)
-
-
-def _released(node: Node, nbytes: int) -> int:
-    node.release(nbytes)
     return nbytes

@@ -143,10 +143,11 @@ class WholeFiles:
             os.truncate(record.fd, 0)
             write_record(record.fd, WholeRecord(found.url, found.etag, found.size, crc))
         except BaseException:
-            node.release(room)
             with contextlib.suppress(OSError):
                 node.folders.unlink(unfinished)
+            node.count.release(room)
             raise
+        node.count.stored(room)
 
     def _remove_unfinished(self, name: str) -> None:
         """Removes what killed processes left. Nobody else fetches the file: this process holds its lock."""
