@@ -83,13 +83,13 @@ places = st.tuples(st.integers(0, EPOCHS - 1), st.integers(0, STEPS - 1))
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("persistent", [False, True])
 @given(
     changes=st.dictionaries(places, st.sampled_from([[1, 0, 0], [0, 1, 3], [5, 2, 1]]), min_size=1, max_size=3),
     stop=places,
     before=workers,
     after=workers,
     ranks=st.tuples(st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 2, 3, 4])),
-    persistent=st.booleans(),
 )
 @example(
     changes={(1, 0): [1, 0, 0]},
@@ -97,9 +97,8 @@ places = st.tuples(st.integers(0, EPOCHS - 1), st.integers(0, STEPS - 1))
     before=(0, "process"),
     after=(0, "process"),
     ranks=(1, 1),
-    persistent=False,
 )
-@settings(no_fixture_problem, max_examples=50)
+@settings(no_fixture_problem, max_examples=25)
 def test_a_change_begins_with_the_next_batch_and_outlives_a_resume(
     changes: Changes,
     stop: Place,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import get_worker_info
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from headrace import DataLoader
 from headrace.core.errors import UsageError
@@ -92,6 +93,25 @@ def test_an_iterable_data_set_may_be_split_among_the_workers(
     expected += [] if drop_last else [[16, 18, 20], [17, 19]]
     for _ in range(2):
         assert [batch.tolist() for batch in loader] == expected
+
+
+def test_data_pipes_are_split_by_one_worker_at_a_time() -> None:
+    """torch looks into the graph of pipes by a hook that all threads share."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            pipe = IterableWrapper(range(24)).shuffle().sharding_filter().map(int)
+            assert sorted(torch.cat(list(threads(pipe, num_workers=2))).tolist()) == [*range(24)]
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def test_worker_init_fns_of_data_pipes_may_wait_for_each_other() -> None:
+    both = threading.Barrier(2, timeout=30)
+    pipe = IterableWrapper(range(8)).sharding_filter()
+    loader = threads(pipe, num_workers=2, worker_init_fn=lambda number: both.wait())
+    assert sorted(torch.cat(list(loader)).tolist()) == [*range(8)]
 
 
 def test_a_finished_batch_overtakes_a_blocked_one_if_it_may() -> None:

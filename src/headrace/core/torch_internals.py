@@ -7,11 +7,12 @@ moves one of these names, this is the file to change. They were read in torch 2.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import multiprocessing.util
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -36,11 +37,13 @@ from torch.utils.data.dataloader import _DatasetKind as DatasetKind
 from torch.utils.data.dataloader import _get_distributed_settings as distributed_settings
 from torch.utils.data.dataloader import _InfiniteConstantSampler as StreamSampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as TorchProcessIterator
-from torch.utils.data.dataloader import _sharding_worker_init_fn as sharding_worker_init_fn
+from torch.utils.data.dataloader import _sharding_worker_init_fn
 from torch.utils.data.dataloader import _share_dist_seed as draw_shared_seed
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
-from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
+from torch.utils.data.graph_settings import apply_random_seed
+from torch.utils.data.graph_settings import apply_sharding as torch_apply_sharding
 
+from headrace.core.process import this_process
 from headrace.core.sharding import note_counting
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "WorkerInfo",
     "apply_sharding",
     "compute_with_one_thread",
+    "copy_datapipe",
     "default_collate_fn_map",
     "distributed_settings",
     "draw_shared_seed",
@@ -66,7 +70,7 @@ __all__ = [
     "seed_worker",
     "set_thread_worker_info",
     "set_worker_info",
-    "sharding_worker_init_fn",
+    "shard_datapipe",
     "torch_collate",
     "torch_collate_float",
     "torch_collate_int",
@@ -190,13 +194,48 @@ def _look_at_the_thread_first() -> Any:
     return info if info is not None else _worker_info  # type: ignore[name-defined]  # noqa: F821
 
 
+# torch finds the pipes of a graph by pickling it, with a hook that it sets in the class of all pipes. What another
+# thread pickles or copies meanwhile falls into that hook: pipes would be split twice, or not at all.
+_graphs = threading.RLock()
+
+
+def _make_lock_anew() -> None:
+    global _graphs
+    _graphs = threading.RLock()
+
+
+this_process.in_forked_child(_make_lock_anew)
+
+
+def apply_sharding(dataset: Any, shards: int, shard: int) -> None:
+    """Splits what a graph of data pipes yields, as torch does, and keeps one of the shards."""
+    with _graphs:
+        torch_apply_sharding(dataset, shards, shard)
+
+
+def shard_datapipe(init_fn: Callable[[int], object] | None, world_size: int, rank: int, worker: int) -> None:
+    """Splits the data pipe of the calling worker over ranks and workers, as torch does; then calls `init_fn`."""
+    with _graphs:
+        _sharding_worker_init_fn(None, world_size, rank, worker)
+    # The user's function may wait for other workers, and does so without the lock.
+    if init_fn is not None:
+        init_fn(worker)
+
+
+def copy_datapipe(dataset: Any) -> Any:
+    """Returns a copy of a data pipe, with all pipes that it reads from."""
+    with _graphs:
+        return copy.deepcopy(dataset)
+
+
 def reseed_datapipe(dataset: object, shared_seed: int | None) -> Any:
     """Gives an IterDataPipe the seed that all workers and ranks of this epoch share; other datasets pass through."""
     if not isinstance(dataset, IterDataPipe) or shared_seed is None:
         return dataset
     shared_rng = torch.Generator()
     shared_rng.manual_seed(shared_seed)
-    return apply_random_seed(dataset, shared_rng)
+    with _graphs:
+        return apply_random_seed(dataset, shared_rng)
 
 
 def wrap_exception(error: BaseException, where: str) -> Any:

@@ -11,7 +11,7 @@ from headrace.core.torch_internals import (
     IterDataPipe,
     MapDataPipe,
     distributed_settings,
-    sharding_worker_init_fn,
+    shard_datapipe,
 )
 from headrace.core.world import World
 from headrace.epoch.epoch import Epoch
@@ -65,5 +65,5 @@ class WorkerSpec:
         if not isinstance(worker_spec.dataset, (IterDataPipe, MapDataPipe)):
             return worker_spec
 
-        split = functools.partial(sharding_worker_init_fn, worker_spec.worker_init_fn, *distributed_settings())
+        split = functools.partial(shard_datapipe, worker_spec.worker_init_fn, *distributed_settings())
         return replace(worker_spec, worker_init_fn=split)
