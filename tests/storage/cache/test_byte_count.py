@@ -16,7 +16,7 @@ from headrace.storage.cache.byte_count import ByteCount
 from headrace.storage.cache.open_files import OpenFile
 from headrace.storage.cache.removal import take_file
 from tests.storage.cache.conftest import Opener
-from tests.storage.cache.processes import BLOCK, content, disk_use
+from tests.storage.cache.processes import BLOCK, content, disk_use, file_of
 
 LIMIT = 100 * BLOCK
 
@@ -135,6 +135,46 @@ def test_a_write_that_fails_holds_up_no_recount(open_cache: Opener, monkeypatch:
 
 def refused(*_: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_requests_in_flight_store_nothing_above_the_limit(open_cache: Opener) -> None:
+    """Each makes a file, whose header is counted also at a full cache; none of the blocks is worth its room."""
+    limit = 2500 * BLOCK
+    cache = open_cache(limit)
+    for number in range(25):
+        near = cache.open_object(f"s3://b/near{number}", "e", 100 * BLOCK, BLOCK)
+        near.insert(0, bytes(100 * BLOCK), 1)
+    for turn in range(20):
+        objects = [cache.open_object(f"s3://b/{turn}.{number}", "e", 20 * BLOCK, BLOCK) for number in range(16)]
+        claims = [cached.claim(0, BLOCK) for cached in objects]
+        for cached, claim in zip(objects, claims, strict=True):
+            assert claim is not None
+            cached.insert(0, content(cached.url, BLOCK), 10**6)
+            claim.release()
+    assert disk_use(cache) == cache.used() <= limit
+
+
+def test_the_last_of_several_claims_removes_a_file_without_blocks(open_cache: Opener) -> None:
+    cache = open_cache()
+    cached = cache.open_object("s3://b/x", "e", 4 * BLOCK, BLOCK)
+    first, second = cached.claim(0, BLOCK), cached.claim(BLOCK, 2 * BLOCK)
+    assert first is not None and second is not None
+    first.release()
+    second.release()
+    assert 0 == disk_use(cache) == cache.used()
+
+
+def test_a_file_that_was_cut_frees_no_more_than_it_takes(open_cache: Opener) -> None:
+    cache = open_cache(LIMIT)
+    cached = cache.open_object("s3://b/x", "e", 8 * BLOCK, BLOCK)
+    assert cached.insert(0, content("s3://b/x", 8 * BLOCK))
+    insert(cache, "s3://b/y")
+    path = file_of(cached, cache)
+    cache.close()
+    os.truncate(path, 3 * BLOCK)
+    cache = open_cache(LIMIT)
+    assert take_file(cache.node, cached.name)
+    assert disk_use(cache) == cache.used()
 
 
 # -- any order ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.core.errors import MachineError, UsageError
 from headrace.storage.cache import DiskCache
-from headrace.storage.cache.marker import MARKER
+from headrace.storage.cache.marker import MAGIC, MARKER
 from tests.servers.parent import bound_to_this_process
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content, disk_use, file_of, read
@@ -137,6 +137,37 @@ def test_a_folder_that_cannot_be_made_is_an_error_at_opening(open_cache: Opener,
         with pytest.raises(UsageError, match="cannot open the cache"):
             open_cache(folder=folder)
     assert "mine" == file.read_text()
+
+
+@pytest.mark.parametrize("left", [bytes(68), MAGIC[:10], b""], ids=["zeros", "cut", "empty"])
+def test_a_marker_that_a_power_cut_has_damaged_is_written_anew(open_cache: Opener, left: bytes) -> None:
+    cache = open_cache()
+    cached = cache.open_object("s3://b/x", "e", BLOCK, BLOCK)
+    assert cached.insert(0, content("s3://b/x", BLOCK))
+    cache.close()
+    (cache.folder / MARKER).write_bytes(left)
+    again = open_cache()
+    assert content("s3://b/x", BLOCK) == read(again.open_object("s3://b/x", "e", BLOCK, BLOCK), 0, BLOCK)
+    assert disk_use(again) == again.used()
+
+
+def test_an_error_at_opening_holds_no_lock_though_it_is_kept(
+    open_cache: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown() -> bytes:
+        raise RuntimeError("no boot")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError) as kept:
+        patched.setattr("headrace.storage.cache.node.boot", unknown)
+        open_cache()
+    assert open_cache().node.writable
+    assert kept.value.__traceback__ is not None
+
+
+def test_a_limit_that_the_marker_has_no_room_for_is_an_error(open_cache: Opener) -> None:
+    with pytest.raises(UsageError, match="limit"):
+        open_cache(1 << 64)
+    assert open_cache(1 << 62).node.writable
 
 
 def test_a_marker_of_somebody_else_is_an_error_at_opening(open_cache: Opener, tmp_path: Path) -> None:

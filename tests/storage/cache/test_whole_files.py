@@ -171,6 +171,28 @@ def test_a_killed_fetch_and_a_killed_lease_hold_nothing_back(open_cache: Opener)
     os.close(says)
 
 
+def test_a_fetch_that_failed_holds_nothing_back_though_its_exception_is_kept(open_cache: Opener) -> None:
+    def fails(file: BinaryIO) -> None:
+        raise ConnectionError("reset")
+
+    cache = open_cache()
+    with pytest.raises(ConnectionError) as kept:
+        cache.whole_file(URL, "e", SIZE, fails)
+    with cache.whole_file(URL, "e", SIZE, Fetching()) as path:
+        assert DATA == path.read_bytes()
+    assert kept.value.__traceback__ is not None
+
+
+def test_old_files_leave_for_each_new_one_and_their_records_bytes_with_them(open_cache: Opener) -> None:
+    """Also where the list of what may leave, which was made before, is at its end."""
+    cache = open_cache(100 * BLOCK)
+    for number in range(120):
+        data = content(str(number), 20_000)
+        with cache.whole_file(f"https://host/{number}", "e", 20_000, Fetching(data)) as path:
+            assert data == path.read_bytes()
+    assert disk_use(cache) == cache.used() <= 100 * BLOCK
+
+
 def test_a_file_of_another_in_the_place_of_a_record_is_an_error_and_stays(open_cache: Opener) -> None:
     cache = open_cache()
     with cache.whole_file(URL, "e", SIZE, Fetching()) as path:

@@ -41,6 +41,7 @@ class CachedObject:
         "_identity",
         "_inserting",
         "_lock",
+        "_may_be_empty",
         "_node",
         "_used",
         "etag",
@@ -64,6 +65,8 @@ class CachedObject:
         # For these two. Nobody calls the system while holding it: threads would queue for it behind a slow disk.
         self._lock = threading.Lock()
         self._used = False
+        self._may_be_empty = False
+        """Whether this process made the file, and has not seen a block in it since."""
 
     def __repr__(self) -> str:
         return f"CachedObject({layout.public_url(self.url)!r}, {self.size} bytes in {self.shape.blocks} blocks)"
@@ -275,10 +278,9 @@ class CachedObject:
     def _claim(self, blocks: range, *, by_caller: bool) -> Claim | None:
         node = self._node
         file = None
-        made = False
         try:
             for _ in range(ATTEMPTS):
-                file, made = self._open_or_make()
+                file = self._open_or_make()
                 if file is None or not blocks or not node.locks_ranges:
                     break
                 if not lock_range(file.fd, FIRST_BLOCK + blocks.start, len(blocks)):
@@ -299,9 +301,9 @@ class CachedObject:
                 return None
             if file is not None:
                 self._claimed.update(dict.fromkeys(blocks, (file, by_caller)))
-        return Claim(self._end_claim, blocks, file, made)
+        return Claim(self._end_claim, blocks, file)
 
-    def _end_claim(self, blocks: range, file: OpenFile, made: bool) -> None:
+    def _end_claim(self, blocks: range, file: OpenFile) -> None:
         with self._lock:
             for number in blocks:
                 known = self._claimed.get(number)
@@ -313,10 +315,12 @@ class CachedObject:
             return
         try:
             unlock_range(file.fd, FIRST_BLOCK + blocks.start, len(blocks))
-            is_empty = made and file.is_linked() and file.is_empty(self.shape)
+            if self._may_be_empty:
+                self._may_be_empty = file.is_linked() and file.is_empty(self.shape)
             file.close()
-            if is_empty:
-                take_file(self._node, self.name)
+            # If it stays because another claim is held, the end of that one removes it.
+            if self._may_be_empty and take_file(self._node, self.name) is not None:
+                self._may_be_empty = False
         except OSError as error:
             self._node.trouble(error, "writing")
 
@@ -398,16 +402,17 @@ class CachedObject:
             return self._open(os.O_RDONLY)
         return self._node.files.get(self.name, lambda: self._open(os.O_RDONLY))
 
-    def _open_or_make(self) -> tuple[OpenFile | None, bool]:
-        """Returns the file, which is made if there is none, and whether it was made; no file where none can be."""
+    def _open_or_make(self) -> OpenFile | None:
+        """Returns the file, which is made if there is none; None where there can be none."""
         if not self._node.writable:
-            return None, False
+            return None
         for _ in range(ATTEMPTS):
             try:
-                return self._open(os.O_RDWR), False
+                return self._open(os.O_RDWR)
             except FileNotFoundError:
                 head = layout.packed(self.shape, self.url, self.etag, self._node.job)
                 file = make_object_file(self._node, self.name, head, self.shape)
                 if file is not None:
-                    return file, True
-        return None, False
+                    self._may_be_empty = True
+                    return file
+        return None

@@ -25,6 +25,7 @@ import contextlib
 import os
 import random
 import threading
+import time
 from collections.abc import Iterator
 
 from headrace.core.files.file_lock import NoLocks, lock_range, unlock_range
@@ -33,6 +34,10 @@ from headrace.storage.cache.open_files import OpenFile
 
 AHEAD = 8 << 20
 """Bytes that a process counts as used ahead, at most: a thousandth of the limit, or a hundredth of what is used."""
+
+
+PATIENCE = 0.5
+"""Seconds that a recount waits at most for others to have no bytes on their way."""
 
 
 class ByteCount:
@@ -99,7 +104,7 @@ class ByteCount:
         """Counts bytes as free at the end of the block, in which they leave their file; not if it raises."""
         with self._lock:
             self._begin(nbytes)
-            if not self._is_undisturbed():
+            if not self._is_undisturbed(None):
                 with self._counting():
                     self._cancel_recount()
         try:
@@ -112,14 +117,16 @@ class ByteCount:
     def _reserve(self, nbytes: int, limit: int | None) -> bool:
         if nbytes <= self._ahead:
             self._begin(nbytes)
-            if self._is_undisturbed():
+            if self._is_undisturbed(limit):
                 self._ahead -= nbytes
                 return True
             self._end(nbytes)
 
         with self._counting():
             # Who finds no room cancels nothing: a recount may be what makes room.
-            if nbytes > self._ahead and not self._count_ahead(nbytes, limit):
+            # What `add` has counted above the limit may be counted ahead now, and gives no room.
+            is_above = limit is not None and self._read()[0] > limit
+            if (nbytes > self._ahead or is_above) and not self._count_ahead(nbytes, limit):
                 return False
             self._begin(nbytes)
             self._cancel_recount()
@@ -141,15 +148,26 @@ class ByteCount:
         if nbytes and not self._moving and self._can_lock():
             unlock_range(self._fd, RECOUNT, 1)
 
-    def _is_undisturbed(self) -> bool:
-        """Tells whether no recount is going on, and none has corrected what this process has counted ahead."""
-        _, recount, corrections = self._read()
-        return not recount and corrections == self._corrections
+    def _is_undisturbed(self, limit: int | None) -> bool:
+        """Tells whether no recount is going on, none has corrected what is counted ahead, and the limit is kept."""
+        used, recount, corrections = self._read()
+        return not recount and corrections == self._corrections and (limit is None or used <= limit)
 
     # -- recounts ----------------------------------------------------------------------------------------------------
 
-    def begin_recount(self) -> int:
-        """Returns the number of a recount for `end_recount`; 0 if bytes are on their way."""
+    def begin_recount(self, *, patient: bool = False) -> int:
+        """Returns the number of a recount for `end_recount`; 0 if bytes are on their way.
+
+        patient: waits a moment for other processes, also for one that was killed just now and still holds its lock.
+        """
+        end = time.monotonic() + patient * PATIENCE
+        while True:
+            number = self._begun_recount()
+            if number or time.monotonic() >= end:
+                return number
+            time.sleep(PATIENCE / 50)
+
+    def _begun_recount(self) -> int:
         with self._lock, self._counting():
             if self._moving or not self.writable:
                 return 0
@@ -195,9 +213,10 @@ class ByteCount:
         used = self._read()[0] - self._ahead
         if self.limit is None:
             self._most_ahead = min(AHEAD, used // 100)
-        if limit is None or used + nbytes + self._most_ahead <= limit:
+        # Nothing is counted ahead above the limit of the cache: what has room by that would be stored unasked.
+        if self.limit is None or used + nbytes + self._most_ahead <= self.limit:
             self._ahead = nbytes + self._most_ahead
-        elif used + nbytes <= limit:
+        elif limit is None or used + nbytes <= limit:
             self._ahead = nbytes
         else:
             return False

@@ -11,21 +11,18 @@ from headrace.storage.cache.open_files import OpenFile
 class Claim:
     """The right of this process to fetch some blocks. Other processes wait, or fetch something else."""
 
-    def __init__(
-        self, end: Callable[[range, OpenFile, bool], None], blocks: range, file: OpenFile | None, made: bool
-    ) -> None:
+    def __init__(self, end: Callable[[range, OpenFile], None], blocks: range, file: OpenFile | None) -> None:
         """end: gives the right back, and is called once with the other arguments. file: None if nothing is to end."""
         self._end = end
         self._blocks = blocks
         self._file = file
-        self._made = made
 
     def release(self) -> None:
         """Ends the claim. In a forked child the claim stays the parent's."""
         file = self._file
         if file is not None:
             self._file = None
-            self._end(self._blocks, file, self._made)
+            self._end(self._blocks, file)
 
     def __enter__(self) -> Claim:
         return self

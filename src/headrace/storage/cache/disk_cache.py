@@ -19,6 +19,9 @@ from headrace.storage.cache.whole_files import Fetch, Lease, WholeFiles
 
 log = logging.getLogger("headrace")
 
+MOST = (1 << 63) - 1
+"""Bytes of the largest limit: the marker has eight bytes for it."""
+
 
 class DiskCache:
     """Blocks of objects in a folder, shared by all processes and jobs of a node. Several threads may use it.
@@ -46,6 +49,8 @@ class DiskCache:
             limit = bytes_in(limit, "limit")
             if limit < layout.PAGE * 2:
                 raise wrong_argument("limit", limit, f"room for one block of {layout.PAGE} bytes and its header")
+            if limit > MOST:
+                raise wrong_argument("limit", limit, f"at most {MOST} bytes; None if there is no limit")
 
         self.folder = Path(folder)
         self.limit = limit

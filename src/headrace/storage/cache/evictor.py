@@ -102,12 +102,14 @@ class Evictor:
 
     def _free(self, needed: int, next_use: int) -> bool:
         """Frees bytes, and returns whether that was possible."""
-        if not self._leftovers:
+        is_new = not self._leftovers
+        if is_new:
             self._look(at_once=next_use < 0)
-
-        freed = 0
-        while freed < needed and self._leftovers:
-            freed += self._take_file(self._leftovers.popleft())
+        freed = self._take_leftovers(needed)
+        # The list may be an old one: others have become leftovers since.
+        if freed < needed and next_use < 0 and not is_new:
+            self._look(at_once=True)
+            freed += self._take_leftovers(needed - freed)
 
         while freed < needed:
             victims = self._own.victims(needed - freed, next_use)
@@ -128,6 +130,12 @@ class Evictor:
             freed += self._take_file(self._of_others.popleft())
         return freed >= needed
 
+    def _take_leftovers(self, needed: int) -> int:
+        freed = 0
+        while freed < needed and self._leftovers:
+            freed += self._take_file(self._leftovers.popleft())
+        return freed
+
     def _take_file(self, name: str) -> int:
         if name in self._uses:
             return 0  # it has become one of this process since it was found
@@ -145,7 +153,7 @@ class Evictor:
         self._looked_at = now
 
         node = self._node
-        recount = node.count.begin_recount()
+        recount = node.count.begin_recount(patient=at_once)
         others = OtherJobs(node)
         found: list[tuple[int, str]] = []
         used = 0

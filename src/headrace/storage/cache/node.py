@@ -62,7 +62,8 @@ class Node:
         self.folders = self._open_folders(path)
         try:
             self._begin()
-        except UsageError:
+        except BaseException:
+            # Whoever keeps the exception keeps this object, too, and all others would wait for its lock.
             self.close()
             raise
         _nodes.add(self)
@@ -128,7 +129,9 @@ class Node:
             return
 
         record = os.pread(marker.fd, RECORD.size, 0)
-        if record and not record.startswith((MAGIC, BEFORE)):
+        # After a power cut a file may be cut off, or hold zeros.
+        is_damaged = not record.strip(b"\0") or MAGIC.startswith(record)
+        if not is_damaged and not record.startswith((MAGIC, BEFORE)):
             fix = "choose another folder, or remove the file if it is not needed"
             raise UsageError.about("not a cache of headrace", place=self.folders.path / MARKER, fix=fix)
 

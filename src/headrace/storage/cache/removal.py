@@ -64,6 +64,8 @@ def take_file(node: Node, name: str, *, claimed: bool = False) -> int | None:
     for number, (_, mark) in enumerate(file.entries(shape, range(shape.blocks))):
         if mark != layout.ABSENT:
             nbytes += shape.room_of(number)
+    # A damaged file may take less than its table says, and was counted by what it takes.
+    nbytes = min(nbytes, os.fstat(file.fd).st_blocks * 512)
 
     with node.count.removing(nbytes):
         node.folders.unlink(name)
@@ -123,7 +125,7 @@ def take_whole(node: Node, name: str) -> int:
     if whole_records.read_record(file.fd) is None:
         return 0
 
-    nbytes = node.folders.status(name).st_blocks * 512
+    nbytes = (node.folders.status(name).st_blocks + os.fstat(file.fd).st_blocks) * 512
     with node.count.removing(nbytes):
         node.folders.unlink(name)
         node.folders.unlink(record_name)
