@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -112,6 +114,20 @@ def hang_until_alarm() -> None:
     signal.signal(signal.SIGALRM, lambda *_: os._exit(5))
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     Hang()()
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_ends_a_hang() -> None:
+    assert run(hang_until_interrupted) == 6
+
+
+def hang_until_interrupted() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # It marks the signal and wakes nobody, as one does that comes just before the thread falls asleep.
+    threading.Timer(0.1, _thread.interrupt_main).start()
+    try:
+        Hang()()
+    except KeyboardInterrupt:
+        os._exit(6)
 
 
 @LINUX

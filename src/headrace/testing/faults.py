@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import math
 import os
 import signal as signals
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
@@ -129,7 +131,13 @@ class Hang:
 
     def __call__(self) -> None:
         """Waits; returns only if `seconds` is given."""
-        threading.Event().wait(self.seconds)
+        end = math.inf
+        if self.seconds is not None:
+            end = time.monotonic() + self.seconds
+        never = threading.Event()
+        while (left := end - time.monotonic()) > 0:
+            # A second at a time: a signal that comes just before a thread falls asleep does not wake it.
+            never.wait(min(left, 1.0))
 
 
 def _fresh(error: BaseException) -> BaseException:

@@ -35,7 +35,6 @@ from headrace.storage.cache.open_files import OpenFile
 AHEAD = 8 << 20
 """Bytes that a process counts as used ahead, at most: a thousandth of the limit, or a hundredth of what is used."""
 
-
 PATIENCE = 0.5
 """Seconds that a recount waits at most for others to have no bytes on their way."""
 
