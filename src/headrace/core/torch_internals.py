@@ -43,7 +43,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from torch.utils.data.graph_settings import apply_random_seed
 from torch.utils.data.graph_settings import apply_sharding as torch_apply_sharding
 
-from headrace.core.process import this_process
+from headrace.core.process.this_process import ForkLock
 from headrace.core.sharding import note_counting
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
     "WorkerInfo",
     "apply_sharding",
     "compute_with_one_thread",
-    "copy_datapipe",
+    "deep_copy",
     "default_collate_fn_map",
     "distributed_settings",
     "draw_shared_seed",
@@ -122,7 +122,7 @@ def enter_worker_process() -> None:
     torch.set_num_threads(1)
 
 
-_counting_threads = threading.Lock()
+_counting_threads = ForkLock()
 
 
 def compute_with_one_thread() -> None:
@@ -131,7 +131,7 @@ def compute_with_one_thread() -> None:
     `torch.set_num_threads` also sets what threads take over that have not computed yet; it is put back at once, by a
     thread of its own, since that sets the number for the thread that does it, too.
     """
-    with _counting_threads:
+    with _counting_threads.here:
         usual = torch.get_num_threads()
         torch.set_num_threads(1)
         restoring = threading.Thread(target=torch.set_num_threads, args=(usual,), daemon=True)
@@ -196,35 +196,27 @@ def _look_at_the_thread_first() -> Any:
 
 # torch finds the pipes of a graph by pickling it, with a hook that it sets in the class of all pipes. What another
 # thread pickles or copies meanwhile falls into that hook: pipes would be split twice, or not at all.
-_graphs = threading.RLock()
-
-
-def _make_lock_anew() -> None:
-    global _graphs
-    _graphs = threading.RLock()
-
-
-this_process.in_forked_child(_make_lock_anew)
+_graphs = ForkLock(reentrant=True)
 
 
 def apply_sharding(dataset: Any, shards: int, shard: int) -> None:
     """Splits what a graph of data pipes yields, as torch does, and keeps one of the shards."""
-    with _graphs:
+    with _graphs.here:
         torch_apply_sharding(dataset, shards, shard)
 
 
 def shard_datapipe(init_fn: Callable[[int], object] | None, world_size: int, rank: int, worker: int) -> None:
     """Splits the data pipe of the calling worker over ranks and workers, as torch does; then calls `init_fn`."""
-    with _graphs:
+    with _graphs.here:
         _sharding_worker_init_fn(None, world_size, rank, worker)
     # The user's function may wait for other workers, and does so without the lock.
     if init_fn is not None:
         init_fn(worker)
 
 
-def copy_datapipe(dataset: Any) -> Any:
-    """Returns a copy of a data pipe, with all pipes that it reads from."""
-    with _graphs:
+def deep_copy(dataset: Any) -> Any:
+    """Returns a deep copy of a dataset, which may be or hold data pipes."""
+    with _graphs.here:
         return copy.deepcopy(dataset)
 
 
@@ -234,7 +226,7 @@ def reseed_datapipe(dataset: object, shared_seed: int | None) -> Any:
         return dataset
     shared_rng = torch.Generator()
     shared_rng.manual_seed(shared_seed)
-    with _graphs:
+    with _graphs.here:
         return apply_random_seed(dataset, shared_rng)
 
 

@@ -11,7 +11,6 @@ A replica knows nothing of processes, threads or pipes; the engines host it.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -36,7 +35,7 @@ from headrace.core.torch_internals import (
     IterDataPipe,
     MapDataPipe,
     WorkerInfo,
-    copy_datapipe,
+    deep_copy,
     make_worker_info,
     reseed_datapipe,
     seed_worker,
@@ -360,17 +359,14 @@ class ReplicaHost:
     def _copies(self, count: int) -> list[Any]:
         """Returns a dataset for each replica: what one replica changes in it, the others must not see."""
         dataset = self._worker_spec.dataset
-        is_pipe = isinstance(dataset, (IterDataPipe, MapDataPipe))
-        copied: Callable[[Any], Any] = copy.deepcopy
-        if is_pipe:
-            copied = copy_datapipe
         if self._kind == "thread":
+            is_pipe = isinstance(dataset, (IterDataPipe, MapDataPipe))
             if is_pipe:
-                dataset = copied(dataset)
+                dataset = deep_copy(dataset)
             else:
                 dataset = shallow_copy(dataset)
 
-        return [dataset if number == 0 else copied(dataset) for number in range(count)]
+        return [dataset if number == 0 else deep_copy(dataset) for number in range(count)]
 
     def states_at_beginning(self) -> dict[int, Any]:
         """Returns for each replica what `Replica.state_at_beginning` returns, before the first batch of an epoch."""

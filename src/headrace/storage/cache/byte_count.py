@@ -1,4 +1,4 @@
-"""How many bytes a cache uses: one number, which all its processes change, and which is never too low.
+"""How many bytes a cache uses: one number, which all its processes change.
 
 Bytes are counted before they are written, and counted as free when their file is gone. So a killed process leaves bytes
 that are counted and nowhere; a *recount* of the files corrects the number while the cache is in use.
@@ -27,6 +27,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.core.files.file_lock import NoLocks, lock_range, unlock_range
 from headrace.storage.cache.marker import NUMBER, NUMBERS, RECORD, RECOUNT, USED
@@ -37,6 +38,17 @@ AHEAD = 8 << 20
 
 PATIENCE = 0.5
 """Seconds that a recount waits at most for others to have no bytes on their way."""
+
+
+class Counted(NamedTuple):
+    """What the record says."""
+
+    used: int
+    """Bytes that all processes have counted, some of them ahead."""
+    recount: int
+    """The number of the recount that is going on; 0: none."""
+    corrections: int
+    """How many recounts have corrected the bytes."""
 
 
 class ByteCount:
@@ -64,8 +76,9 @@ class ByteCount:
 
     def used(self) -> int:
         """Returns the bytes in use, without what this process has counted ahead."""
-        used, _, corrections = self._read()
-        if corrections == self._corrections:
+        record = self._read()
+        used = record.used
+        if record.corrections == self._corrections:
             used -= self._ahead
         return max(used, 0)
 
@@ -104,8 +117,8 @@ class ByteCount:
         with self._lock:
             self._begin(nbytes)
             if not self._is_undisturbed(None):
-                with self._counting():
-                    self._cancel_recount()
+                with self._counting() as record:
+                    self._cancel(record.recount)
         try:
             yield
         except BaseException:
@@ -121,14 +134,14 @@ class ByteCount:
                 return True
             self._end(nbytes)
 
-        with self._counting():
-            # Who finds no room cancels nothing: a recount may be what makes room.
+        with self._counting() as record:
             # What `add` has counted above the limit may be counted ahead now, and gives no room.
-            is_above = limit is not None and self._read()[0] > limit
-            if (nbytes > self._ahead or is_above) and not self._count_ahead(nbytes, limit):
+            is_above = limit is not None and record.used > limit
+            # Who finds no room cancels nothing: a recount may be what makes room.
+            if (nbytes > self._ahead or is_above) and not self._count_ahead(record.used, nbytes, limit):
                 return False
             self._begin(nbytes)
-            self._cancel_recount()
+            self._cancel(record.recount)
             self._ahead -= nbytes
             return True
 
@@ -149,8 +162,9 @@ class ByteCount:
 
     def _is_undisturbed(self, limit: int | None) -> bool:
         """Tells whether no recount is going on, none has corrected what is counted ahead, and the limit is kept."""
-        used, recount, corrections = self._read()
-        return not recount and corrections == self._corrections and (limit is None or used <= limit)
+        record = self._read()
+        is_right = not record.recount and record.corrections == self._corrections
+        return is_right and (limit is None or record.used <= limit)
 
     # -- recounts ----------------------------------------------------------------------------------------------------
 
@@ -159,7 +173,9 @@ class ByteCount:
 
         patient: waits a moment for other processes, also for one that was killed just now and still holds its lock.
         """
-        end = time.monotonic() + patient * PATIENCE
+        end = time.monotonic()
+        if patient:
+            end += PATIENCE
         while True:
             number = self._begun_recount()
             if number or time.monotonic() >= end:
@@ -173,23 +189,22 @@ class ByteCount:
             number = random.SystemRandom().randrange(1, 1 << 63)
             self._write_recount(number, self._corrections)
             if not self._nothing_moves():
-                self._cancel_recount()
+                self._cancel(number)
                 return 0
             return number
 
     def end_recount(self, number: int, counted: int) -> None:
         """Sets the bytes in use to what was counted, unless bytes have been on their way since the recount began."""
-        with self._lock, self._counting():
-            _, recount, _ = self._read()
-            if number and recount == number:
+        with self._lock, self._counting() as record:
+            if number and record.recount == number:
                 # In this order: a process that is killed in between leaves a number that is too high.
                 self._corrections += 1
                 self._write_recount(0, self._corrections)
                 self._write_used(counted + self._ahead)
 
-    def _cancel_recount(self) -> None:
-        """Is called where this process counts."""
-        if self._read()[1]:
+    def _cancel(self, recount: int) -> None:
+        """Cancels the recount of this number, if it is one. Called while no other process changes the record."""
+        if recount:
             self._write_recount(0, self._corrections)
 
     def _nothing_moves(self) -> bool:
@@ -207,9 +222,12 @@ class ByteCount:
 
     # -- the number --------------------------------------------------------------------------------------------------
 
-    def _count_ahead(self, nbytes: int, limit: int | None) -> bool:
-        """Has at least so many bytes counted ahead, some more if there is room. Returns False if the limit has none."""
-        used = self._read()[0] - self._ahead
+    def _count_ahead(self, counted: int, nbytes: int, limit: int | None) -> bool:
+        """Has at least so many bytes counted ahead, some more if there is room. Returns False if the limit has none.
+
+        counted: what the record says.
+        """
+        used = counted - self._ahead
         if self.limit is None:
             self._most_ahead = min(AHEAD, used // 100)
         # Nothing is counted ahead above the limit of the cache: what has room by that would be stored unasked.
@@ -224,9 +242,9 @@ class ByteCount:
 
     def _give_back(self, nbytes: int) -> None:
         """Counts bytes as free that were counted ahead."""
-        with self._counting():
+        with self._counting() as record:
             nbytes = min(nbytes, self._ahead)
-            self._write_used(max(self._read()[0] - nbytes, 0))
+            self._write_used(max(record.used - nbytes, 0))
             self._ahead -= nbytes
 
     def close(self) -> None:
@@ -234,14 +252,13 @@ class ByteCount:
         if self._ahead and self._fd >= 0:
             self._give_back(self._ahead)
 
-    def _read(self) -> tuple[int, int, int]:
-        """Returns the bytes that all processes have counted, the recount that is going on, how many have corrected."""
+    def _read(self) -> Counted:
         try:
             found = os.pread(self._fd, RECORD.size, 0)
         except OSError:
-            return 0, 0, 0
-        record = RECORD.unpack(found.ljust(RECORD.size, b"\0"))
-        return record[1], record[5], record[6]
+            return Counted(0, 0, 0)
+        _, used, _, _, _, recount, corrections = RECORD.unpack(found.ljust(RECORD.size, b"\0"))
+        return Counted(used, recount, corrections)
 
     def _write_used(self, used: int) -> None:
         self._write(NUMBER.pack(used), USED)
@@ -265,7 +282,7 @@ class ByteCount:
         return self.writable and self._locks_ranges and self._fd >= 0
 
     @contextlib.contextmanager
-    def _counting(self) -> Iterator[None]:
+    def _counting(self) -> Iterator[Counted]:
         """Has one process at a time change the record; it is held for microseconds, and released by a death."""
         locked = False
         if self._can_lock():
@@ -274,11 +291,11 @@ class ByteCount:
             except NoLocks:
                 self._locks_ranges = False
         try:
-            corrections = self._read()[2]
-            if corrections != self._corrections:
-                self._corrections = corrections
+            record = self._read()
+            if record.corrections != self._corrections:
+                self._corrections = record.corrections
                 self._ahead = 0
-            yield
+            yield record
         finally:
             if locked:
                 unlock_range(self._fd, USED, 8)

@@ -46,11 +46,9 @@ class DiskCache:
         that cannot be one, or a limit that is none.
         """
         if limit is not None:
-            limit = bytes_in(limit, "limit")
+            limit = limit_in(limit, "limit")
             if limit < layout.PAGE * 2:
                 raise wrong_argument("limit", limit, f"room for one block of {layout.PAGE} bytes and its header")
-            if limit > MOST:
-                raise wrong_argument("limit", limit, f"at most {MOST} bytes; None if there is no limit")
 
         self.folder = Path(folder)
         self.limit = limit
@@ -113,6 +111,14 @@ class DiskCache:
         self._lock = threading.Lock()
         for opened in list(self._objects.values()):
             opened.after_fork()
+
+
+def limit_in(limit: int | str, name: str, *, place: str | None = None) -> int:
+    """Returns the limit of a cache in bytes; arguments and errors as of `bytes_in`."""
+    nbytes = bytes_in(limit, name, place=place)
+    if nbytes > MOST:
+        raise wrong_argument(name, limit, f"at most {MOST:,} bytes; None if there is no limit", place=place)
+    return nbytes
 
 
 def _opened(folder: Path, limit: int | None, job: int, say: Callable[[str], None] | None) -> DiskCache:

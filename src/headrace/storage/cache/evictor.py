@@ -9,7 +9,7 @@ from collections import deque
 
 from headrace.storage.cache import layout, whole_records
 from headrace.storage.cache.eviction import BlockUses, NextUses
-from headrace.storage.cache.folders import HEX, WHOLE
+from headrace.storage.cache.folders import WHOLE
 from headrace.storage.cache.node import Node
 from headrace.storage.cache.removal import take_file, take_whole
 
@@ -157,16 +157,10 @@ class Evictor:
         others = OtherJobs(node)
         found: list[tuple[int, str]] = []
         used = 0
-        for name, status in node.folders.names(*HEX):
-            if not layout.NAME.fullmatch(name):
-                continue
+        for name, status in node.counted_files():
             used += status.st_blocks * 512
-            if name not in self._uses:
-                found.append((status.st_mtime_ns, name))
-
-        for name, status in node.folders.names(WHOLE):
-            used += status.st_blocks * 512
-            if whole_records.DATA_NAME.fullmatch(name):
+            is_beside = name.startswith(WHOLE) and not whole_records.DATA_NAME.fullmatch(name)
+            if not is_beside and name not in self._uses:
                 found.append((status.st_mtime_ns, name))
 
         node.count.end_recount(recount, used)

@@ -15,7 +15,7 @@ import random
 import struct
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headrace.core.errors import UsageError
@@ -259,11 +259,14 @@ class Node:
 
     def recount(self) -> int:
         """Returns the bytes that the cache's files take on the disk."""
-        used = 0
-        for name, status in self.folders.names(*HEX, WHOLE):
-            if name.startswith(f"{WHOLE}/") or layout.NAME.fullmatch(name):
-                used += status.st_blocks * 512
-        return used
+        return sum(status.st_blocks * 512 for _, status in self.counted_files())
+
+    def counted_files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yields the names and the status of the files whose bytes count: of objects, and all of whole files."""
+        for name, status in self.folders.names(*HEX):
+            if layout.NAME.fullmatch(name):
+                yield name, status
+        yield from self.folders.names(WHOLE)
 
     def _remove_leftovers(self, *, objects: bool) -> None:
         """Removes files that were never finished, and those of jobs that have ended. Nobody else uses the cache.

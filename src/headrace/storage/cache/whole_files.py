@@ -71,21 +71,18 @@ class WholeFiles:
         name = data_name(url, etag, size)
         while True:
             record = self._open_record(name)
-            leased = False
-            try:
+            # Whoever keeps an exception keeps this frame, too: all others would wait for the record's lock.
+            with contextlib.ExitStack() as stack:
+                stack.callback(record.close)
                 if self._lock_complete(record, name, url, size):
                     # Its time says when it was used last: of files that nobody leases, the oldest leave first.
                     with contextlib.suppress(OSError):
                         os.utime(self._path(name))
-                    leased = True
+                    stack.pop_all()
                     return Lease(self._path(name), record)
 
                 if self._lock_alone(record) and not self._is_complete(record, name, size):
                     self._fetch(record, name, WholeRecord(layout.public_url(url), etag, size, 0), fetch)
-            finally:
-                # Whoever keeps an exception keeps this frame, too, and all others would wait for the lock.
-                if not leased:
-                    record.close()
 
     def _open_record(self, name: str) -> OpenFile:
         node = self._node

@@ -15,9 +15,8 @@ from pathlib import Path
 from headrace.core.errors import wrong_argument
 from headrace.core.process import this_process
 from headrace.core.process.this_process import ForkLock, Process
-from headrace.core.sizes import bytes_in
 from headrace.storage.cache import CachedObject, DiskCache
-from headrace.storage.cache.disk_cache import MOST
+from headrace.storage.cache.disk_cache import limit_in
 from headrace.storage.fetching.ranges import ObjectVersion
 from headrace.storage.locations import Location, is_url, lies_elsewhere
 from headrace.storage.stores.objects import Store, StoreConfig
@@ -68,11 +67,9 @@ def cache_settings(
 
     most = None
     if limit is not None:
-        most = bytes_in(limit, "cache_limit")
+        most = limit_in(limit, "cache_limit", place="headrace.open")
         if most < SMALLEST_CACHE:
             raise wrong_argument("cache_limit", limit, f"{SMALLEST_CACHE:,} bytes or more", place="headrace.open")
-        if most > MOST:
-            raise wrong_argument("cache_limit", limit, f"at most {MOST:,} bytes", place="headrace.open")
 
     # Workers, and files that are linked to, may have another folder as theirs.
     path = Path(folder).expanduser().absolute()
