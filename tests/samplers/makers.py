@@ -17,6 +17,7 @@ from headrace.samplers import (
     LengthBucketBatchSampler,
     MaxTokensBatchSampler,
     MixtureSampler,
+    PackedBatchSampler,
     WeightedSampler,
 )
 
@@ -41,10 +42,12 @@ MAKERS: dict[str, Maker] = {
     "bucketed, drop last": lambda **more: LengthBucketBatchSampler(LENGTHS, 4, drop_last=True, **more),
     "max tokens": lambda **more: MaxTokensBatchSampler(LENGTHS, 240, window=64, **more),
     "max tokens, skip": lambda **more: MaxTokensBatchSampler(LENGTHS, 40, window=64, too_long="skip", **more),
+    "packed": lambda **more: PackedBatchSampler(LENGTHS, 120, window=300, balance="tokens", **more),
+    "packed, split": lambda **more: PackedBatchSampler(LENGTHS, 100, 2, fit="split", window=200, **more),
     "mixture": lambda **more: MixtureSampler([900, 390, 11], [1, 2, 3], **more),
 }
 
-BATCHES = ["bucketed", "bucketed, drop last", "max tokens", "max tokens, skip"]
+BATCHES = ["bucketed", "bucketed, drop last", "max tokens", "max tokens, skip", "packed", "packed, split"]
 
 every_sampler = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 every_sampler_of_keys = pytest.mark.parametrize(

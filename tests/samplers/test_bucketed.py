@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
 from headrace.samplers import DistributedSampler, LengthBucketBatchSampler, MaxTokensBatchSampler
-from headrace.samplers.bucketed import BucketedBatchSampler
+from headrace.samplers.windowed import WindowedBatchSampler
 from tests.samplers.makers import ALONE, LENGTHS
 
 some_lengths = st.lists(st.integers(0, 50), min_size=1, max_size=150)
@@ -24,13 +24,13 @@ some_lengths = st.lists(st.integers(0, 50), min_size=1, max_size=150)
 def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The windows that were cut, in the order in which they were."""
     numbers: list[int] = []
-    cut = BucketedBatchSampler._cut
+    cut = WindowedBatchSampler._window
 
     def counting(self: Any, epoch: int, number: int) -> Any:
         numbers.append(number)
         return cut(self, epoch, number)
 
-    monkeypatch.setattr(BucketedBatchSampler, "_cut", counting)
+    monkeypatch.setattr(WindowedBatchSampler, "_window", counting)
     return numbers
 
 

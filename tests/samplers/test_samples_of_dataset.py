@@ -17,12 +17,14 @@ from headrace.samplers import (
     LengthBucketBatchSampler,
     MaxTokensBatchSampler,
     MixtureSampler,
+    PackedBatchSampler,
     WeightedSampler,
 )
 
 MAKERS: dict[str, Callable[[int], tuple[Any, Any]]] = {
     "lengths": lambda count: (None, LengthBucketBatchSampler(np.arange(count) + 1, batch_size=4)),
     "tokens": lambda count: (None, MaxTokensBatchSampler(np.arange(count) + 1, max_tokens=5000)),
+    "packed": lambda count: (None, PackedBatchSampler(np.arange(count) + 1, budget=5000)),
     "labels": lambda count: (ClassBalancedSampler(np.arange(count) % 3), None),
     "weights": lambda count: (WeightedSampler(np.ones(count), num_samples=10), None),
     "blocks": lambda count: (BlockShuffleSampler(count, 8), None),

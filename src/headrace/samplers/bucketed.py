@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from itertools import cycle, islice
-from typing import Any, Literal, NamedTuple, Unpack
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from headrace.core.errors import UsageError, wrong_argument
-from headrace.core.randomness.counter_based import stream_key, words_at
-from headrace.samplers.frameworks import SplitOverRanks
-from headrace.samplers.permutation import Permutation
-from headrace.samplers.positions import local_range
-from headrace.samplers.sampler import Dealing, ElasticSampler, Keys, State, digest_of, positive
+from headrace.core.randomness.counter_based import stream_key
+from headrace.samplers.sampler import Dealing, Keys, State, digest_of, positive
 from headrace.samplers.weighted import numbers_of
-
-SAMPLES, BATCHES, GROUPS, WITHIN = 0, 1, 2, 3
-"""What is shuffled."""
+from headrace.samplers.windowed import BATCHES, Batch, WindowedBatchSampler, group_of, shuffled, shuffled_in_groups
 
 Lengths = npt.NDArray[Any]
 
 
-class Batch(list[int]):
-    """The keys of a batch.
-
-    Attributes:
-        positions: the samples' positions in the shuffled order, int64, shape (len(self),).
-
-    Args:
-        keys: of the samples, int64, shape (n,).
-        positions: likewise.
-
-    Examples:
-        >>> headrace.samplers.Batch(np.array([7, 3]), np.array([0, 1]))
-        [7, 3]
-    """
-
-    positions: Keys
-
-    def __init__(self, keys: Keys, positions: Keys) -> None:
-        super().__init__(keys.tolist())
-        self.positions = positions
-
-    def __reduce__(self) -> Any:
-        return Batch, (np.asarray(self, np.int64), self.positions)
-
-
-class SortedWindow(NamedTuple):
+@dataclass(frozen=True)
+class SortedWindow:
     """A window that is sorted and cut: batch i holds the samples `edges[turns[i]] : edges[turns[i] + 1]`."""
 
     number: int
@@ -59,6 +29,9 @@ class SortedWindow(NamedTuple):
     edges: list[int]
     turns: list[int]
 
+    def __len__(self) -> int:
+        return len(self.turns)
+
     def batch(self, number: int) -> Batch:
         """Returns batch `number`, counted in the order in which they come."""
         turn = self.turns[number]
@@ -66,12 +39,11 @@ class SortedWindow(NamedTuple):
         return Batch(self.keys[cut], self.positions[cut].copy())
 
 
-class BucketedBatchSampler(ElasticSampler, SplitOverRanks):
-    """Cuts the shuffled order into windows, sorts each by length, and cuts it into batches, which come in random order.
+class BucketedBatchSampler(WindowedBatchSampler):
+    """Sorts each window by length, and cuts it into batches, which come in random order.
 
-    Without `shuffle`, windows follow the order of the dataset, and their batches come by descending length. The ranks
-    get batches in turn, so `uneven` counts batches. Every rank sorts every window, at some 5 million samples per
-    second. Starts and resumes at once. Memory: the lengths (an array is not copied) and one window.
+    Without `shuffle`, the batches of a window come by descending length. Sorting takes a second for some 5 million
+    samples. Memory: the lengths (an array is not copied) and one window.
     """
 
     def __init__(
@@ -83,13 +55,9 @@ class BucketedBatchSampler(ElasticSampler, SplitOverRanks):
         seed: int,
         **dealing: Unpack[Dealing],
     ) -> None:
-        super().__init__(seed=seed, **dealing)
         self.lengths = checked_lengths(lengths)
-        self.window = positive("window", window)
-        self.shuffle = shuffle
-        self._samples = len(self.lengths)
         self._digest = digest_of(self.lengths)
-        self._now: State = self._beginning()
+        super().__init__(len(self.lengths), window, shuffle=shuffle, seed=seed, **dealing)
 
     @property
     def samples_of_dataset(self) -> int:
@@ -100,64 +68,7 @@ class BucketedBatchSampler(ElasticSampler, SplitOverRanks):
     def _edges(self, lengths: Lengths) -> list[int]:
         """Returns where batches begin and the last one ends, for lengths in descending order; [0] if there are none."""
 
-    @abstractmethod
-    def _total(self, epoch: int) -> int:
-        """Returns how many batches there are in an epoch, over all ranks."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        # A copy: the state that the iteration began from may be asked for again.
-        now = dict(self._begin())
-        epoch = self.epoch
-        world = self.world
-        self._now = now
-        # The batch of this rank in this step, and how many batches the step has so far.
-        mine = None
-        held = 0
-        for window, number in self._batches(epoch, now):
-            if held == world.rank:
-                mine = window, number
-            held += 1
-            # A batch is given out once all ranks have one in this step: an incomplete last step is dealt with below.
-            if held == world.size and mine is not None:
-                now.update(window=window.number, batch=number + 1)
-                yield mine[0].batch(mine[1])
-                mine = None
-                held = 0
-
-        now.update(window=self._windows, batch=0)
-        if not held or self.uneven == "drop":
-            return
-        # Ranks that have none in the last step take batches from the beginning of the epoch, each of them another one.
-        if mine is None and self.uneven == "pad":
-            mine = next(islice(cycle(self._batches(epoch, self._beginning())), world.rank - held, None))
-        if mine is not None:
-            yield mine[0].batch(mine[1])
-
-    def __len__(self) -> int:
-        return len(local_range(0, self._total(self.epoch), self.world, self.uneven))
-
-    @property
-    def _windows(self) -> int:
-        return -(-self._samples // self.window)
-
-    def _batches(self, epoch: int, start: State) -> Iterator[tuple[SortedWindow, int]]:
-        """Yields all batches of all ranks from `start` on: the window, and the number within it."""
-        for number in range(start["window"], self._windows):
-            window = self._cut(epoch, number)
-            if number == start["window"]:
-                first = start["batch"]
-            else:
-                first = 0
-
-            for batch in range(first, len(window.turns)):
-                yield window, batch
-
-    def _cut(self, epoch: int, number: int) -> SortedWindow:
-        start = number * self.window
-        keys = positions = np.arange(start, min(start + self.window, self._samples), dtype=np.int64)
-        if self.shuffle:
-            keys = Permutation(len(self.lengths), self._stream(SAMPLES, epoch)).at(positions)
-
+    def _plan(self, epoch: int, number: int, keys: Keys, positions: Keys) -> SortedWindow:
         lengths = self.lengths[keys]
         order = np.argsort(-lengths, kind="stable")
         edges = self._edges(lengths[order])
@@ -173,23 +84,6 @@ class BucketedBatchSampler(ElasticSampler, SplitOverRanks):
     def _identity(self) -> State:
         more = {"window_size": self.window, "shuffle": self.shuffle, "digest": self._digest}
         return {"total": len(self.lengths), "seed": self.seed, **more}
-
-    def _beginning(self) -> State:
-        return {"window": 0, "batch": 0}
-
-    def _go_to(self, state: State) -> None:
-        self._now = dict(state)
-
-    def _reached(self) -> State:
-        return dict(self._now)
-
-    def _is_end(self, state: State) -> bool:
-        return next(self._batches(state["epoch"], state), None) is None
-
-    def follow(self) -> Callable[[], Any]:
-        now = self._now
-        rest = {"sampler": self.name, **self._identity(), "epoch": self.epoch}
-        return lambda: {**rest, **now}
 
 
 class LengthBucketBatchSampler(BucketedBatchSampler):
@@ -236,7 +130,7 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
         if window is None:
             window = 64 * size
         batches = -(-positive("window", window) // size)
-        self._group = 1 << max((batches // 8).bit_length() - 1, 0)
+        self._group = group_of(batches)
         window = -(-batches // self._group) * self._group * size
 
         super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
@@ -248,15 +142,8 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
 
     def _shuffled(self, turns: Keys, window: int, stream: int) -> Keys:
         full = min(self.window, self._samples - window * self.window) // self.batch_size
-        grouped = full - full % self._group
-        numbers = np.arange(grouped // self._group)
-        groups = shuffled(numbers, stream_key(stream, GROUPS))
-        # To exchange batches by bits keeps pairs together, pairs of pairs, and so on; no rank always gets the longest.
-        masks = words_at(stream_key(stream, WITHIN), groups).astype(np.int64) & (self._group - 1)
-        within = np.arange(self._group) ^ masks[:, None]
         # In the last window only, some batches fill no group, and the last one may not be full.
-        rest = shuffled(turns[grouped:full], stream)
-        return np.concatenate([(groups[:, None] * self._group + within).ravel(), rest, turns[full:]])
+        return np.concatenate([shuffled_in_groups(full, self._group, stream), turns[full:]])
 
     def _total(self, epoch: int) -> int:
         return -(-self._samples // self.batch_size)
@@ -359,7 +246,7 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
         if self._counted is None or self._counted[0] != epoch:
             batches = 0
             for number in range(self._windows):
-                batches += len(self._cut(epoch, number).turns)
+                batches += len(self._window(epoch, number))
             self._counted = epoch, batches
 
         return self._counted[1]
@@ -367,11 +254,6 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
     def _identity(self) -> State:
         limits = {"max_tokens": self.max_tokens, "max_samples": self.max_samples, "too_long": self.too_long}
         return {**super()._identity(), **limits}
-
-
-def shuffled(numbers: Keys, stream: int) -> Keys:
-    """Returns the numbers in a random order."""
-    return numbers[np.argsort(words_at(stream, numbers), kind="stable")]
 
 
 def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:

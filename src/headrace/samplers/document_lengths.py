@@ -1,0 +1,109 @@
+"""The lengths of documents, checked in one pass: there may be a thousand million, in a file that is mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.core.errors import UsageError, wrong_argument
+from headrace.samplers.sampler import digest_of, positive
+from headrace.samplers.weighted import numbers_of
+
+Lengths = npt.ArrayLike | torch.Tensor
+
+TOKENS = "tokens"
+"""The name of the budget where there is one."""
+
+AT_ONCE = 1 << 18
+"""Lengths that are looked at at a time: what is made of them stays in the cache of a core."""
+
+DIGESTED = 1 << 20
+"""Lengths of which a state keeps a digest: of more, as many are taken at even distances."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """The lengths of all documents by one budget."""
+
+    name: str
+    most: int
+    """The budget."""
+    lengths: npt.NDArray[Any]
+    """Whole numbers, not negative, shape (documents,)."""
+    longest: int
+    """The number of the longest document; 0 if there is none."""
+    too_long: int
+    """How many documents are longer than the budget."""
+    mean: float
+    """Of the lengths, each at most the budget; 0 if there is none."""
+
+    def digest(self) -> int:
+        """Returns a number by which a state tells these lengths from others."""
+        step = -(-len(self.lengths) // DIGESTED) or 1
+        return digest_of(self.lengths[::step])
+
+
+def checked_budgets(budget: int | Mapping[str, int]) -> dict[str, int]:
+    """Returns budgets by name. Raises `UsageError` if one is not a whole number above 0."""
+    if not isinstance(budget, Mapping):
+        return {TOKENS: positive("budget", budget)}
+    if not budget:
+        raise wrong_argument("budget", budget, "a number, or at least one by name")
+    return {str(name): positive(f"budget[{name!r}]", most) for name, most in budget.items()}
+
+
+def columns_of(lengths: Lengths | Mapping[str, Lengths], budgets: Mapping[str, int]) -> list[Column]:
+    """Returns the lengths for each budget. Raises `UsageError` if some are missing, or are no lengths."""
+    if isinstance(lengths, Mapping):
+        by_name = dict(lengths)
+    else:
+        by_name = {next(iter(budgets)): lengths}
+    if set(by_name) != set(budgets):
+        expected = f"lengths for {', '.join(map(repr, budgets))}"
+        raise wrong_argument("lengths", f"some for {', '.join(map(repr, by_name))}", expected)
+
+    columns = [_looked_through(name, most, _array_of(name, by_name[name])) for name, most in budgets.items()]
+    if len({len(column.lengths) for column in columns}) > 1:
+        found = ", ".join(f"{len(column.lengths):,} of {column.name!r}" for column in columns)
+        raise wrong_argument("lengths", found, "as many of each")
+    return columns
+
+
+def _array_of(name: str, lengths: Any) -> npt.NDArray[Any]:
+    try:
+        array = numbers_of(lengths)
+    except (TypeError, ValueError) as error:
+        raise _bad_lengths(name, f"{type(lengths).__name__}: {error}") from error
+
+    if array.ndim == 1 and not array.size:
+        return array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise _bad_lengths(name, f"{array.dtype} of shape {array.shape}")
+    return array
+
+
+def _looked_through(name: str, most: int, lengths: npt.NDArray[Any]) -> Column:
+    longest = too_long = total = 0
+    for begin in range(0, len(lengths), AT_ONCE):
+        some = lengths[begin : begin + AT_ONCE]
+        if some.min() < 0:
+            raise _bad_lengths(name, f"{some.min()} at index {begin + int(some.argmin())}")
+        if some.max() > lengths[longest]:
+            longest = begin + int(some.argmax())
+        if some.max() > most:
+            too_long += int(np.count_nonzero(some > most))
+            some = np.minimum(some, most)
+        total += int(some.sum(dtype=np.int64))
+    return Column(name, most, lengths, longest, too_long, total / max(len(lengths), 1))
+
+
+def _bad_lengths(name: str, found: str) -> UsageError:
+    expected = "one whole number that is not negative for each document, in one dimension"
+    fix = "give the length of each document, in the order of the dataset"
+    place = f"lengths of {name!r}"
+    return UsageError.about("cannot pack by these lengths", place=place, found=found, expected=expected, fix=fix)

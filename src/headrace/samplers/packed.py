@@ -1,0 +1,237 @@
+"""Documents packed to a budget: a batch sampler whose packs are a function of lengths, seed, epoch and window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Unpack, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import UsageError, wrong_argument
+from headrace.core.randomness.counter_based import stream_key
+from headrace.packing.fit import Numbers, Packs, best_fit, first_fit, split
+from headrace.packing.shapes import best_lengths, counts_of
+from headrace.samplers.document_lengths import Lengths, checked_budgets, columns_of
+from headrace.samplers.packed_batch import PackedWindow
+from headrace.samplers.sampler import Dealing, Keys, State, positive
+from headrace.samplers.windowed import (
+    BATCHES,
+    PACKS,
+    WindowedBatchSampler,
+    group_of,
+    shuffled,
+    shuffled_in_groups,
+)
+
+Fit = Literal["best", "first", "split"]
+TooLong = Literal["raise", "cut", "skip"]
+Balance = Literal["tokens", "attention"] | Callable[[Any], npt.ArrayLike]
+
+FITS = {"best": best_fit, "first": first_fit, "split": split}
+
+FEWEST_PACKS = 500
+"""Of a window. Its last pack is half full on average: of so many, that is a thousandth of the tokens."""
+FEWEST_BALANCED = 4096
+"""Packs of a window where ranks are to get like ones: the more there are, the more alike neighbours are."""
+FEWEST, MOST = 10_000, 1 << 17
+"""Documents of a window, unless the user says how many. A resume plans one window: so many take a tenth of a second."""
+
+
+class PackedBatchSampler(WindowedBatchSampler):
+    """Batches of packs: documents end to end, up to a budget.
+
+    A window of the shuffled order is planned at a time. The plan is a function of the lengths, the seed, the epoch and
+    the number of the window. So a state is two numbers, and any number of ranks and accumulation steps goes through the
+    same batches in the same order: R ranks take R batches at a time.
+
+    Args:
+        lengths: the length of each document in tokens, whole numbers, shape (n,); it is not copied. With several
+            budgets a mapping from the name of each to such an array.
+        budget: how long a pack may be; or a mapping from names to numbers, `{"tokens": 8192, "patches": 4096}`, all of
+            which hold at once.
+        packs: how many packs a batch has. In the last batch of a window, some may be without documents.
+        fit: `"best"` keeps documents whole and pads least; `"first"` keeps them whole, and nearly in their order;
+            `"split"` cuts them at the budget, and the next pack goes on with the rest. It takes one budget.
+        too_long: a document longer than the budget is an error with `"raise"`, cut to its beginning with `"cut"`, and
+            left out with `"skip"`; the attribute `too_long_count` says how many there are. `"split"` knows none.
+        window: documents that are planned together; None: as many as give full packs and, with `balance`, like ones.
+        balance: what the ranks get like amounts of in each step: `"tokens"`; `"attention"`, the sum of the squares of
+            the lengths; or a function that takes the lengths of documents (an array; with several budgets a mapping)
+            and returns the cost of each. None: any batches.
+        shapes: to how many lengths packs are padded at most: those that pad the packs of the first window least, and
+            the budget. 1: all to the budget.
+        shuffle: whether each epoch has another order; otherwise windows, and with `"first"` and `"split"` also packs,
+            follow the order of the dataset.
+        seed: of the order.
+        dealing: `rank`, `world_size` and `uneven`, as in `DistributedSampler`, but `uneven` counts batches.
+
+    Raises:
+        UsageError: wrong arguments, or a document that is too long.
+
+    Examples:
+        >>> sampler = headrace.samplers.PackedBatchSampler([9, 2, 8, 3], budget=11, shuffle=False)
+        >>> [batch.packs for batch in sampler]
+        [[[(0, 0, 9), (1, 0, 2)]], [[(2, 0, 8), (3, 0, 3)]]]
+    """
+
+    batches_vary = True
+
+    def __init__(  # noqa: PLR0913 - what is packed, how, and in which order
+        self,
+        lengths: Lengths | Mapping[str, Lengths],
+        budget: int | Mapping[str, int],
+        packs: int = 1,
+        *,
+        fit: Fit = "best",
+        too_long: TooLong = "raise",
+        window: int | None = None,
+        balance: Balance | None = None,
+        shapes: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        **dealing: Unpack[Dealing],
+    ) -> None:
+        self.budgets = checked_budgets(budget)
+        self._named = isinstance(budget, Mapping)
+        self._columns = columns_of(lengths, self.budgets)
+        self._most = np.array(list(self.budgets.values()), np.int64)
+        self.packs = positive("packs", packs)
+        self.fit = fit
+        self.too_long = too_long
+        self.balance = balance
+        self._refuse_words()
+
+        self.too_long_count = 0
+        """How many documents are longer than the budget."""
+        if fit != "split":
+            self.too_long_count = self._count_too_long()
+        if window is None:
+            window = self._chosen_window()
+        self._counted: tuple[int, int] | None = None
+        super().__init__(len(self._columns[0].lengths), window, shuffle=shuffle, seed=seed, **dealing)
+        self._digests = [column.digest() for column in self._columns]
+        self.rows = [int(self._most[0])]
+        """The lengths to which packs are padded, in tokens, ascending."""
+        if positive("shapes", shapes) > 1 and self._samples:
+            self.rows = self._chosen_rows(shapes)
+
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: the number of lengths."""
+        return len(self._columns[0].lengths)
+
+    def _refuse_words(self) -> None:
+        if self.fit not in FITS:
+            raise wrong_argument("fit", self.fit, "'best', 'first' or 'split'")
+        if self.fit == "split" and len(self.budgets) > 1:
+            raise wrong_argument("fit", self.fit, "'best' or 'first', where there are several budgets")
+        if self.too_long not in ("raise", "cut", "skip"):
+            raise wrong_argument("too_long", self.too_long, "'raise', 'cut' or 'skip'")
+        if self.too_long == "cut" and len(self.budgets) > 1:
+            raise wrong_argument("too_long", self.too_long, "'raise' or 'skip', where there are several budgets")
+        if not (self.balance in (None, "tokens", "attention") or callable(self.balance)):
+            raise wrong_argument("balance", self.balance, "'tokens', 'attention', a function of the lengths, or None")
+
+    def _count_too_long(self) -> int:
+        """Returns how many documents are longer than a budget. Raises `UsageError` if there is one and may not be."""
+        longer = [column for column in self._columns if column.too_long]
+        if longer and self.too_long == "raise":
+            column = longer[0]
+            raise UsageError.about(
+                "a document is longer than a pack may be",
+                place=f"the document with key {column.longest}",
+                found=f"{column.lengths[column.longest]:,} {column.name}; {column.too_long:,} documents are too long",
+                expected=f"at most the budget of {column.most:,}",
+                fix="raise the budget, or choose fit='split', or too_long='cut' or 'skip'",
+            )
+        if len(longer) < 2:
+            return sum(column.too_long for column in longer)
+        return int(np.count_nonzero(np.any([column.lengths > column.most for column in longer], axis=0)))
+
+    def _chosen_window(self) -> int:
+        """Returns a window of enough packs, which is still planned at once."""
+        fewest = FEWEST_PACKS * self.packs
+        if self.balance is not None:
+            fewest = max(FEWEST_BALANCED, fewest)
+        documents = min(fewest * column.most / max(column.mean, 1e-9) for column in self._columns)
+        return int(min(max(documents, FEWEST), MOST))
+
+    def _chosen_rows(self, shapes: int) -> list[int]:
+        """Returns the lengths that pad the packs of the first window least. The budget is one: any pack fits it."""
+        window = cast(PackedWindow, self._window(0, 0))
+        counts = counts_of(window.packs.totals())
+        budget = int(self._most[0])
+        if len(counts) <= budget:
+            counts = np.pad(counts, (0, budget + 1 - len(counts)))
+            counts[budget] = 1
+        return best_lengths(counts, shapes)
+
+    def _plan(self, epoch: int, number: int, keys: Keys, positions: Keys) -> PackedWindow:
+        sizes: Numbers = np.array([column.lengths[keys] for column in self._columns], np.int64).T.copy()
+        whole = sizes[:, 0]
+        if self.too_long_count and self.too_long == "cut":
+            sizes = np.minimum(sizes, self._most)
+        elif self.too_long_count:
+            fitting = (sizes <= self._most).all(axis=1)
+            keys, positions, sizes, whole = keys[fitting], positions[fitting], sizes[fitting], whole[fitting]
+
+        packs: Packs = FITS[self.fit](sizes, self._most)
+        stream = stream_key(self._stream(BATCHES, epoch), number)
+        order, edges = self._batched(packs, sizes, stream)
+        return PackedWindow(number, keys, positions, whole, packs, order, edges, self.packs, self.rows)
+
+    def _batched(self, packs: Packs, sizes: Numbers, stream: int) -> tuple[Numbers, list[int]]:
+        """Returns the packs in the order in which they come, and where batches begin and the last one ends."""
+        count = len(packs)
+        batches = -(-count // self.packs)
+        if self.balance is None:
+            order = np.arange(count)
+            if self.shuffle:
+                order = shuffled(order, stream_key(stream, PACKS))
+            return order, [*range(0, count, self.packs), count] if count else [0]
+
+        costs = self._costs(packs, sizes)
+        by_cost = np.argsort(-costs, kind="stable")
+        # Batches of like cost: each takes one pack of every layer, in turns from the top and from the bottom.
+        rows: Numbers = np.full(batches * self.packs, -1)
+        rows[:count] = by_cost
+        rows = rows.reshape(self.packs, batches)
+        rows[1::2] = rows[1::2, ::-1].copy()
+        total = np.where(rows >= 0, costs[rows], 0).sum(axis=0)
+        columns = np.argsort(-total, kind="stable")
+        if self.shuffle:
+            columns = columns[shuffled_in_groups(batches, group_of(batches), stream)]
+        chosen = rows[:, columns].T
+        edges = np.concatenate(([0], np.cumsum((chosen >= 0).sum(axis=1))))
+        return chosen[chosen >= 0], edges.tolist()
+
+    def _costs(self, packs: Packs, sizes: Numbers) -> npt.NDArray[np.float64]:
+        """Returns what each pack costs."""
+        lengths = packs.stops - packs.starts
+        if self.balance == "tokens":
+            costs = lengths.astype(np.float64)
+        elif self.balance == "attention":
+            costs = lengths.astype(np.float64) ** 2
+        else:
+            columns = sizes[packs.documents]
+            columns[:, 0] = lengths
+            asked: Any = dict(zip(self.budgets, columns.T, strict=True)) if self._named else columns[:, 0]
+            costs = np.asarray(self.balance(asked), np.float64)  # type: ignore[misc]
+            if costs.shape != lengths.shape or not np.isfinite(costs).all():
+                found = f"a function that returned {costs.dtype} of shape {costs.shape} for {len(lengths):,} documents"
+                raise wrong_argument("balance", self.balance, "one that gives a finite cost for each", found=found)
+        return np.add.reduceat(costs, packs.edges[:-1]) if len(packs) else costs[:0]
+
+    def _total(self, epoch: int) -> int:
+        if self._counted is None or self._counted[0] != epoch:
+            self._counted = epoch, sum(len(self._window(epoch, number)) for number in range(self._windows))
+        return self._counted[1]
+
+    def _identity(self) -> State:
+        balance: Any = self.balance
+        if callable(balance):
+            balance = "function"
+        plan = {"packs": self.packs, "fit": self.fit, "too_long": self.too_long, "balance": balance}
+        sizes = {"budgets": dict(self.budgets), "rows": self.rows, "window_size": self.window, "digests": self._digests}
+        return {"total": self._samples, "seed": self.seed, "shuffle": self.shuffle, **plan, **sizes}
