@@ -34,6 +34,7 @@ from headrace import errors as errors
 from headrace import samplers as samplers
 from headrace import transforms as transforms
 from headrace import types as types
+from headrace.batches.collate_packed import collate_packed as collate_packed
 from headrace.cluster.options import Ray as Ray
 from headrace.core.randomness.rng import rng as rng
 from headrace.core.sharding import shard as shard

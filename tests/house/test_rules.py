@@ -40,7 +40,7 @@ OF_HEADRACE = {
 """Attributes that headrace gives to objects of its own, or says in `protocols.py` in words."""
 ASKING = {"getattr", "hasattr", "answers", "says_yes"}
 """How an attribute is looked for by its name."""
-CALLED_AS_METHODS = {"commit"}
+CALLED_AS_METHODS = {"commit", "__call__"}
 """Listed in `protocols.py`, and found otherwise than by `getattr` with a literal."""
 SKIPPED_IF_MISSING = {"torchvision"}
 """Tests that need one of these say that they are skipped where it is not installed."""
@@ -297,6 +297,7 @@ def test_the_public_words_are_few_and_known() -> None:
         "Staged",
         "TensorBoardWriter",
         "__version__",
+        "collate_packed",
         "compact",
         "errors",
         "follow",

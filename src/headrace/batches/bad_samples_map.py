@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace.batches.fetch_map import MapFetcher
-from headrace.batches.index import Careful, Positions, split
+from headrace.batches.index import Careful, Positions, packs_of, split
 from headrace.batches.notes import note_sample
 from headrace.core.errors import SampleError, explain
 from headrace.core.missing_state import MissingState
@@ -19,9 +20,13 @@ from headrace.faults.bad_sample import BadSample, Stage
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import of_its_span, word_of
+from headrace.samplers.packed_batch import PackedBatch
 
 ROUNDS = 8
 """How often a batch is collated anew, with other samples in the place of those that could not be collated."""
+
+
+PLACE_OF = attrgetter("place")
 
 
 class Entry(NamedTuple):
@@ -45,6 +50,8 @@ class GuardedFetcher:
         self._handler = handler
         self._latest: list[Any] = []
         """The key of the last good sample, if there was one."""
+        self._packs: PackedBatch | None = None
+        """The batch that is being made, if it is one of packs."""
 
     def fetch(self, index: object) -> Any:
         self._handler.losses.clear()
@@ -53,6 +60,7 @@ class GuardedFetcher:
             careful = True
             index = index.index
 
+        self._packs = packs_of(index)
         keys, positions = split(index, batched=self._batched)
         entries: list[Entry] = []
         failure: Exception | None = None
@@ -259,7 +267,10 @@ class GuardedFetcher:
         return changed or self._one_at_least(keys)
 
     def _collate(self, entries: Sequence[Entry]) -> Any:
-        keys = [entry.key for entry in entries]
+        keys: list[Any] = [entry.key for entry in entries]
+        if self._packs is not None:
+            entries = sorted(entries, key=PLACE_OF)
+            keys = self._packs.with_others([entry.place for entry in entries], [entry.key for entry in entries])
         known = [entry.position for entry in entries if entry.position is not None]
         positions: Positions = ()
         if len(known) == len(entries):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from headrace.batches.collate_packed import takes_packs
 from headrace.batches.index import Careful, Positioned, Positions, split
 from headrace.batches.notes import describe, note, note_sample
 from headrace.batches.partial_loading import PartialLoading
@@ -33,6 +34,7 @@ from headrace.core.protocols import is_stateful
 from headrace.core.randomness.rng import BATCH, SAMPLE, SampleStreams
 from headrace.core.randomness.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
+from headrace.samplers.packed_batch import PackedBatch
 
 
 class BatchFetcher(Protocol):
@@ -61,7 +63,7 @@ class MapFetcher:
         self,
         dataset: Any,
         batched: bool,
-        collate: Callable[[Any], Any],
+        collate: Callable[..., Any],
         streams: SampleStreams | None = None,
         activity: Activity | None = None,
         *,
@@ -72,6 +74,7 @@ class MapFetcher:
         self._partial: PartialLoading | None = None
         self._batched = batched
         self._collate = collate
+        self._takes_packs = takes_packs(collate)
         self._streams = streams
         if activity is None:
             self._activity = private_activity()
@@ -259,6 +262,8 @@ class MapFetcher:
             self._streams.enter(BATCH, int(positions[0]))
 
         try:
+            if self._takes_packs and isinstance(index, PackedBatch):
+                return self._collate(samples, packs=index)
             return self._collate(samples)
         except Exception as error:
             note(error, f"raised while collating {describe(index)}")

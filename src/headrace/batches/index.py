@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.spans import SpanKeys
+from headrace.samplers.packed_batch import PackedBatch
 
 Positions = Sequence[int] | npt.NDArray[np.int64]
 """The position in the epoch of each sample of a batch; empty: it is not known, and nothing is seeded."""
@@ -43,6 +44,15 @@ def plain_index(index: object) -> Any:
     if type(index) is Careful:
         return index.index
     return index
+
+
+def packs_of(index: object) -> PackedBatch | None:
+    """Returns the batch of packs that an index is; None: it is none."""
+    if type(index) is Positioned:
+        index = index.index
+    if isinstance(index, PackedBatch):
+        return index
+    return None
 
 
 def split(index: object, *, batched: bool) -> tuple[Sequence[Any], Sequence[int] | None]:

@@ -84,6 +84,17 @@ class MakesBatches(Protocol):
         """
 
 
+class CollatesPacks(Protocol):
+    """A collate function that wants to know which tokens of which documents are in a batch of packs."""
+
+    def __call__(self, samples: Any, *, packs: Any) -> Any:
+        """Makes a batch. Called with `packs` only for the batches of a `PackedBatchSampler`.
+
+        packs: the `headrace.samplers.PackedBatch` of these samples. Where bad samples were left out or replaced, it
+        tells of those that are here.
+        """
+
+
 class ReadsRanges(Protocol):
     """A dataset whose samples are byte ranges of objects in a store. Asked when an epoch begins.
 

@@ -161,6 +161,8 @@ class PackedBatchSampler(WindowedBatchSampler):
         """Returns the lengths that pad the packs of the first window least. The budget is one: any pack fits it."""
         window = cast(PackedWindow, self._window(0, 0))
         counts = counts_of(window.packs.totals())
+        # A row has at least one token, also of a pack without any.
+        counts[0] = 0
         budget = int(self._most[0])
         if len(counts) <= budget:
             counts = np.pad(counts, (0, budget + 1 - len(counts)))

@@ -56,6 +56,14 @@ class PackedBatch(Batch):
         self.pieces = pieces
         self._row = row
 
+    @classmethod
+    def of_one_pack(cls, lengths: Sequence[int]) -> PackedBatch:
+        """Returns the batch of all documents of these lengths, without padding."""
+        stops = np.array(lengths, np.int64)
+        keys = np.arange(len(stops))
+        edges = np.array([0, len(stops)])
+        return cls(keys, keys, PieceBounds(np.zeros_like(stops), stops, stops, edges), int(stops.sum()))
+
     @property
     def packs(self) -> list[list[tuple[int, int, int]]]:
         """For each pack, `(key, start, stop)` of the documents in it."""

@@ -1,0 +1,160 @@
+"""Packs of documents as models take them: tokens end to end, and where one document ends and the next begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from headrace.batches.packed_rows import LABELS, TOKENS, PackedRows, longest
+from headrace.core.errors import SampleError, wrong_argument
+from headrace.core.signatures import signature_of
+from headrace.samplers.packed_batch import PackedBatch
+
+Names = Literal["headrace", "huggingface", "huggingface-flash", "flash", "torchtitan"]
+
+PER_TOKEN = frozenset({LABELS, "loss_mask", "assistant_masks", "completion_mask", "token_type_ids"})
+"""Columns with a value for each token, by the names that are in use."""
+
+
+def collate_packed(
+    samples: Sequence[Any],
+    *,
+    names: Names = "headrace",
+    per_token: Sequence[str] = (),
+    pad_id: int = 0,
+    packs: PackedBatch | None = None,
+) -> Any:
+    """Makes a batch of packs: give it to `DataLoader` as `collate_fn`, beside a `PackedBatchSampler`.
+
+    Each pack is a row: its documents end to end, then padding. Padding is a document of its own, without labels.
+    `labels` are the tokens, unless the samples have `labels`; labels never cross the border of a document.
+
+    What comes, by `names`:
+
+    - `"headrace"`: `input_ids`, `labels`, `position_ids`, `document_ids`, each [packs, row]; `cu_seqlens`;
+      `max_seqlen`.
+    - `"huggingface"`: `input_ids`, `labels`, `position_ids`, each [1, packs x row], as `DataCollatorWithFlattening` of
+      transformers has them.
+    - `"huggingface-flash"`: also its `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k`.
+    - `"flash"`: `input_ids`, `labels`, `position_ids`, each [packs x row], and `cu_seqlens_q`, `cu_seqlens_k`,
+      `max_seqlen_q`, `max_seqlen_k`, as `flash_attn_varlen_func` of Flash Attention takes them.
+    - `"torchtitan"`: `({"input": ..., "positions": ...}, labels)`, each [packs, row].
+
+    Labels belong to the token at the same place, and models shift them; so the first token of a document has none
+    (-100). torchtitan does not shift: there they belong to the token before, and the last token has none; of a document
+    that is cut, the last one has the first token of the rest.
+
+    `document_ids` counts the documents of a pack from 0, and is -1 for padding. `cu_seqlens` says where documents
+    begin in all rows end to end, and where the last one ends, int32 [documents + 1]; `max_seqlen` is the length of the
+    longest. Both count padding as documents.
+
+    Other columns go along: arrays are joined along their first dimension, numbers become a tensor [documents], all
+    else a list. Of a document that is cut, they come with its first part.
+
+    Args:
+        samples: documents: mappings with `input_ids`, whole numbers [tokens], or only these.
+        names: who takes the batch.
+        per_token: further columns with a value for each token; they are cut and padded (with 0) as tokens are.
+        pad_id: the token that pads.
+        packs: the keys of the batch; the loader passes them. None, as with torch's loader: all documents are one pack,
+            without padding.
+
+    Returns:
+        What the table says; new tensors.
+
+    Raises:
+        SampleError: a document is longer or shorter than its length said, or has another number of labels.
+        UsageError: wrong arguments.
+
+    Examples:
+        >>> batch = headrace.collate_packed([[5, 6, 7], [8, 9]])
+        >>> batch["labels"]
+        tensor([[-100,    6,    7, -100,    9]])
+        >>> batch["position_ids"]
+        tensor([[0, 1, 2, 0, 1]])
+    """
+    if names not in get_args(Names):
+        raise wrong_argument("names", names, ", ".join(map(repr, get_args(Names))))
+    documents = [_columns_of(sample) for sample in samples]
+    if packs is None:
+        packs = PackedBatch.of_one_pack([len(document[TOKENS]) for document in documents])
+    return NAMED[names](PackedRows(documents, packs, PER_TOKEN.union(per_token), pad_id))
+
+
+def takes_packs(collate: Callable[..., Any]) -> bool:
+    """Tells whether a collate function wants to know the packs of a batch; see `CollatesPacks`."""
+    signature = signature_of(collate)
+    return signature is not None and "packs" in signature.parameters
+
+
+def _columns_of(sample: Any) -> Mapping[str, Any]:
+    if not isinstance(sample, Mapping):
+        sample = {TOKENS: sample}
+    found = ""
+    if TOKENS not in sample:
+        found = f"a sample with {', '.join(map(repr, sample))}"
+    elif not hasattr(sample[TOKENS], "__len__"):
+        found = f"{type(sample[TOKENS]).__name__} {sample[TOKENS]!r}"
+    if found:
+        raise SampleError.about(
+            "a document has no tokens",
+            place="headrace.collate_packed",
+            found=found,
+            expected=f"{TOKENS!r}, whole numbers in one dimension",
+            fix=f"call the column of tokens {TOKENS!r}, for example with .map()",
+        )
+    return sample  # type: ignore[no-any-return]
+
+
+def _headrace(rows: PackedRows) -> dict[str, Any]:
+    bounds = rows.bounds()
+    return {
+        TOKENS: rows.tokens(),
+        LABELS: rows.labels(),
+        "position_ids": rows.positions(),
+        "document_ids": rows.document_ids(),
+        "cu_seqlens": torch.from_numpy(bounds.astype(np.int32)),
+        "max_seqlen": longest(bounds),
+        **rows.others(),
+    }
+
+
+def _huggingface(rows: PackedRows) -> dict[str, Any]:
+    # One row, whatever the number of packs: with Flash Attention, models look for the borders of documents in that of a
+    # single row only.
+    columns = {TOKENS: rows.tokens(), LABELS: rows.labels(), "position_ids": rows.positions()}
+    return {**{name: column.view(1, -1) for name, column in columns.items()}, **rows.others()}
+
+
+def _huggingface_flash(rows: PackedRows) -> dict[str, Any]:
+    bounds = rows.bounds()
+    ends = torch.from_numpy(bounds.astype(np.int32))
+    most = longest(bounds)
+    lengths = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": most, "max_length_k": most}
+    return {**_huggingface(rows), **lengths}
+
+
+def _flash(rows: PackedRows) -> dict[str, Any]:
+    bounds = rows.bounds()
+    ends = torch.from_numpy(bounds.astype(np.int32))
+    most = longest(bounds)
+    columns = {TOKENS: rows.tokens(), LABELS: rows.labels(), "position_ids": rows.positions()}
+    lengths = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": most, "max_seqlen_k": most}
+    return {**{name: column.view(-1) for name, column in columns.items()}, **lengths, **rows.others()}
+
+
+def _torchtitan(rows: PackedRows) -> tuple[dict[str, Any], torch.Tensor]:
+    return {"input": rows.tokens(), "positions": rows.positions(), **rows.others()}, rows.next_labels()
+
+
+NAMED = {
+    "headrace": _headrace,
+    "huggingface": _huggingface,
+    "huggingface-flash": _huggingface_flash,
+    "flash": _flash,
+    "torchtitan": _torchtitan,
+}
+"""What makes the batch, by `names`."""

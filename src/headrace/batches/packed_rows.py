@@ -1,0 +1,172 @@
+"""The columns of a batch of packs: what belongs to tokens is laid end to end and padded, all else goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.core.errors import SampleError
+from headrace.packing.fit import Numbers
+from headrace.samplers.packed_batch import UNKNOWN, PackedBatch
+
+TOKENS = "input_ids"
+LABELS = "labels"
+
+IGNORED = -100
+"""The label that torch's cross entropy leaves out."""
+NO_DOCUMENT = -1
+"""The document of padding."""
+
+Document = Mapping[str, Any]
+
+
+class PackedRows:
+    """Packs as rows of equal length.
+
+    documents: one for each piece. per_token: the columns that have a value for each token. pad_id: pads the tokens.
+    """
+
+    def __init__(
+        self, documents: Sequence[Document], packs: PackedBatch, per_token: Collection[str], pad_id: int
+    ) -> None:
+        self.shape = packs.shape
+        self._documents = documents
+        self._per_token = per_token
+        self._pad_id = pad_id
+        self._edges = packs.pieces.edges
+        self._starts = packs.pieces.starts
+        self._stops = np.minimum(packs.pieces.stops, self._lengths(packs))
+        self._sizes = self._stops - self._starts
+        # Where the tokens of pieces, end to end, are in all rows end to end.
+        before = np.append(0, np.cumsum(self._sizes))
+        self._totals = np.diff(before[self._edges])
+        self._rows_of_pieces = np.repeat(np.arange(self.shape[0]), np.diff(self._edges))
+        first = before[self._edges[:-1]]
+        self._begins = self._rows_of_pieces * self.shape[1] + before[:-1] - first[self._rows_of_pieces]
+
+    def _lengths(self, packs: PackedBatch) -> Numbers:
+        """Returns the lengths of the documents. Raises `SampleError` if one is not what was said."""
+        found = np.array([len(document[TOKENS]) for document in self._documents], np.int64)
+        said = packs.pieces.lengths
+        wrong = np.flatnonzero((said != found) & (said != UNKNOWN))
+        if len(wrong):
+            raise SampleError.about(
+                "a document is not as long as it was said to be",
+                place=f"the document with key {packs[wrong[0]]}",
+                found=f"{found[wrong[0]]:,} tokens",
+                expected=f"{said[wrong[0]]:,}, as in lengths=",
+                fix="measure the lengths again: of the tokens that the dataset gives, with all that is added to them",
+            )
+
+        for name in self._per_token:
+            for number, document in enumerate(self._documents):
+                if name in document and len(document[name]) != found[number]:
+                    raise SampleError.about(
+                        "a column has not one value for each token",
+                        place=f"{name!r} of the document with key {packs[number]}",
+                        found=f"{len(document[name]):,} values",
+                        expected=f"{found[number]:,}, as many as {TOKENS!r}",
+                        fix=f"cut {name!r} as the tokens are cut",
+                    )
+        return found
+
+    def tokens(self) -> torch.Tensor:
+        """Returns the tokens, padded, int64 [packs, row]."""
+        return self._laid(TOKENS, self._pad_id, np.int64)
+
+    def labels(self) -> torch.Tensor:
+        """Returns the label of each token, int64 [packs, row]. The first of a document is ignored: none predicts it."""
+        labels = self._laid(self._of_labels(), IGNORED, np.int64)
+        labels.view(-1)[torch.from_numpy(self._begins[self._sizes > 0])] = IGNORED
+        return labels
+
+    def next_labels(self) -> torch.Tensor:
+        """Returns the label of the token behind each token, int64 [packs, row]; the last of a document has none."""
+        column = self._of_labels()
+        flat = np.full(self.shape[0] * self.shape[1], IGNORED, np.int64)
+        for document, start, stop, begin in self._pieces():
+            values = self._part(document, column)[start + 1 : stop + 1]
+            flat[begin : begin + len(values)] = values
+        return torch.from_numpy(flat).view(self.shape)
+
+    def positions(self) -> torch.Tensor:
+        """Returns the place of each token in its document, or in padding, from 0 on; int64 [packs, row]."""
+        bounds = self.bounds()
+        sizes = np.diff(bounds)
+        return torch.from_numpy(np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes)).view(self.shape)
+
+    def document_ids(self) -> torch.Tensor:
+        """Returns the number of each token's document within its pack, -1 for padding; int64 [packs, row]."""
+        flat = np.full(self.shape[0] * self.shape[1], NO_DOCUMENT, np.int64)
+        firsts = self._edges[:-1][self._rows_of_pieces]
+        numbers = np.arange(len(self._sizes)) - firsts
+        for number, begin, size in zip(numbers, self._begins, self._sizes, strict=True):
+            flat[begin : begin + size] = number
+        return torch.from_numpy(flat).view(self.shape)
+
+    def bounds(self) -> Numbers:
+        """Returns where documents and paddings begin in all rows end to end, and the last one ends; ascending."""
+        rows, row = self.shape
+        paddings = np.arange(rows) * row + self._totals
+        return np.unique(np.concatenate((self._begins, paddings, [rows * row])))
+
+    def others(self) -> dict[str, Any]:
+        """Returns the other columns."""
+        if not self._documents:
+            return {}
+        return {name: self._other(name) for name in self._documents[0] if name not in (TOKENS, LABELS)}
+
+    def _other(self, name: str) -> Any:
+        if name in self._per_token:
+            return self._laid(name, 0, None)
+        # Once for each document: with its first part.
+        values: list[Any] = [document[name] for document, start, _, _ in self._pieces() if start == 0]
+        if not values or any(type(value) is not type(values[0]) for value in values):
+            return values
+        if isinstance(values[0], torch.Tensor) and values[0].dim():
+            return torch.cat(values)
+        if isinstance(values[0], np.ndarray) and values[0].ndim:
+            return torch.from_numpy(np.concatenate(values))
+        if isinstance(values[0], torch.Tensor):
+            return torch.stack(values)
+        if isinstance(values[0], (Number, np.generic)):
+            return torch.from_numpy(np.asarray(values))
+        return values
+
+    def _of_labels(self) -> str:
+        if self._documents and LABELS in self._documents[0]:
+            return LABELS
+        return TOKENS
+
+    def _laid(self, name: str, padding: int, dtype: npt.DTypeLike | None) -> torch.Tensor:
+        """Returns a column that has a value for each token, padded, [packs, row, *shape of a value]."""
+        parts = [self._part(document, name)[start:stop] for document, start, stop, _ in self._pieces()]
+        if dtype is None:
+            dtype = np.result_type(*parts) if parts else np.dtype(np.int64)
+        of_a_value = parts[0].shape[1:] if parts else ()
+        flat = np.full((self.shape[0] * self.shape[1], *of_a_value), padding, dtype)
+        for part, begin in zip(parts, self._begins, strict=True):
+            flat[begin : begin + len(part)] = part
+        return torch.from_numpy(flat).view(*self.shape, *of_a_value)
+
+    def _part(self, document: Document, name: str) -> npt.NDArray[Any]:
+        values = np.asarray(document[name])
+        if name in (TOKENS, LABELS) and values.size and (values.dtype.kind not in "iub" or values.ndim != 1):
+            expected = "whole numbers, in one dimension"
+            found = f"{values.dtype} of shape {values.shape}"
+            raise SampleError.about(f"{name!r} of a document are no tokens", found=found, expected=expected)
+        return values
+
+    def _pieces(self) -> Iterator[tuple[Document, int, int, int]]:
+        """Yields the document of each piece, its first token, the one behind its last, and its place in the rows."""
+        return zip(self._documents, self._starts.tolist(), self._stops.tolist(), self._begins.tolist(), strict=True)
+
+
+def longest(bounds: Numbers) -> int:
+    """Returns the length of the longest document or padding. bounds: as `PackedRows.bounds` returns them."""
+    return int(np.diff(bounds).max(initial=0))
