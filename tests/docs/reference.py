@@ -36,7 +36,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "Blobs": {"pin_memory"},
     "Block": {"place_of", "numbered", "only"},
     "BlockShuffleSampler": {"keys_at"},
-    "BucketedBatchSampler": {"follow"},
+    "WindowedBatchSampler": {"follow"},
     "ClassBalancedSampler": {"keys_at"},
     "AskedArguments": {"check_worker_number_rationality"},
     "CutPlan": {"show", "tables"},

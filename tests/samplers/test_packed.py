@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import StateError, UsageError
 from headrace.samplers import PackedBatch, PackedBatchSampler
+from headrace.samplers.packed_batch import with_others
 from tests.samplers.makers import ALONE
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(3, 1, 5000), 1, 256).astype(np.int32)
@@ -225,9 +226,9 @@ def test_a_batch_keeps_its_packs_on_the_way_to_a_worker() -> None:
 def test_another_document_in_the_place_of_one_is_at_most_as_long() -> None:
     batch = next(iter(PackedBatchSampler([4, 6, 5, 9], 8, packs=2, fit="split", shuffle=False, **ALONE)))
     assert batch.packs == [[(0, 0, 4), (1, 0, 4)], [(1, 4, 6), (2, 0, 5), (3, 0, 1)]]
-    others = batch.with_others([0, 2, 4], [0, 7, 3])
+    others = with_others(batch, [0, 2, 4], [0, 7, 3])
     assert others.packs == [[(0, 0, 4)], [(7, 0, 2), (3, 0, 1)]]
-    assert others.with_others([], []).packs == [[], []]
+    assert with_others(others, [], []).packs == [[], []]
 
 
 LENGTHS_OF_ANY_KIND = {

@@ -20,7 +20,7 @@ from headrace.faults.bad_sample import BadSample, Stage
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import of_its_span, word_of
-from headrace.samplers.packed_batch import PackedBatch
+from headrace.samplers.packed_batch import PackedBatch, with_others
 
 ROUNDS = 8
 """How often a batch is collated anew, with other samples in the place of those that could not be collated."""
@@ -270,7 +270,7 @@ class GuardedFetcher:
         keys: list[Any] = [entry.key for entry in entries]
         if self._packs is not None:
             entries = sorted(entries, key=PLACE_OF)
-            keys = self._packs.with_others([entry.place for entry in entries], [entry.key for entry in entries])
+            keys = with_others(self._packs, [entry.place for entry in entries], [entry.key for entry in entries])
         known = [entry.position for entry in entries if entry.position is not None]
         positions: Positions = ()
         if len(known) == len(entries):

@@ -11,7 +11,7 @@ import torch
 from headrace.batches.packed_rows import LABELS, TOKENS, PackedRows, longest
 from headrace.core.errors import SampleError, wrong_argument
 from headrace.core.signatures import signature_of
-from headrace.samplers.packed_batch import PackedBatch
+from headrace.samplers.packed_batch import PackedBatch, one_pack
 
 Names = Literal["headrace", "huggingface", "huggingface-flash", "flash", "torchtitan"]
 
@@ -80,7 +80,7 @@ def collate_packed(
         raise wrong_argument("names", names, ", ".join(map(repr, get_args(Names))))
     documents = [_columns_of(sample) for sample in samples]
     if packs is None:
-        packs = PackedBatch.of_one_pack([len(document[TOKENS]) for document in documents])
+        packs = one_pack([len(document[TOKENS]) for document in documents])
     return NAMED[names](PackedRows(documents, packs, PER_TOKEN.union(per_token), pad_id))
 
 

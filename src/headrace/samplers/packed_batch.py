@@ -56,14 +56,6 @@ class PackedBatch(Batch):
         self.pieces = pieces
         self._row = row
 
-    @classmethod
-    def of_one_pack(cls, lengths: Sequence[int]) -> PackedBatch:
-        """Returns the batch of all documents of these lengths, without padding."""
-        stops = np.array(lengths, np.int64)
-        keys = np.arange(len(stops))
-        edges = np.array([0, len(stops)])
-        return cls(keys, keys, PieceBounds(np.zeros_like(stops), stops, stops, edges), int(stops.sum()))
-
     @property
     def packs(self) -> list[list[tuple[int, int, int]]]:
         """For each pack, `(key, start, stop)` of the documents in it."""
@@ -75,25 +67,34 @@ class PackedBatch(Batch):
         """The number of packs, and the length to which they are padded."""
         return len(self.pieces.edges) - 1, self._row
 
-    def with_others(self, places: Sequence[int], keys: Sequence[int]) -> PackedBatch:
-        """Returns the packs with some of their pieces. What comes in the place of another document is at most as long.
-
-        places: of the pieces that stay, ascending. keys: the document of each.
-        """
-        kept = np.asarray(places, np.int64)
-        others = np.asarray(keys, np.int64)
-        starts, stops, lengths, edges = self.pieces
-        is_other = np.asarray(self, np.int64)[kept] != others
-        pieces = PieceBounds(
-            np.where(is_other, 0, starts[kept]),
-            np.where(is_other, stops[kept] - starts[kept], stops[kept]),
-            np.where(is_other, UNKNOWN, lengths[kept]),
-            np.searchsorted(kept, edges),
-        )
-        return PackedBatch(others, self.positions[kept], pieces, self._row)
-
     def __reduce__(self) -> Any:
         return PackedBatch, (np.asarray(self, np.int64), self.positions, self.pieces, self._row)
+
+
+def one_pack(lengths: Sequence[int]) -> PackedBatch:
+    """Returns the batch of all documents of these lengths, without padding."""
+    stops = np.array(lengths, np.int64)
+    keys = np.arange(len(stops))
+    pieces = PieceBounds(np.zeros_like(stops), stops, stops, np.array([0, len(stops)]))
+    return PackedBatch(keys, keys, pieces, int(stops.sum()))
+
+
+def with_others(batch: PackedBatch, places: Sequence[int], keys: Sequence[int]) -> PackedBatch:
+    """Returns the packs with some of their pieces. What comes in the place of another document is at most as long.
+
+    places: of the pieces that stay, ascending. keys: the document of each.
+    """
+    kept = np.asarray(places, np.int64)
+    others = np.asarray(keys, np.int64)
+    starts, stops, lengths, edges = batch.pieces
+    is_other = np.asarray(batch, np.int64)[kept] != others
+    pieces = PieceBounds(
+        np.where(is_other, 0, starts[kept]),
+        np.where(is_other, stops[kept] - starts[kept], stops[kept]),
+        np.where(is_other, UNKNOWN, lengths[kept]),
+        np.searchsorted(kept, edges),
+    )
+    return PackedBatch(others, batch.positions[kept], pieces, batch.shape[1])
 
 
 @dataclass(frozen=True)
