@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace
 from headrace.core.errors import UsageError
 from headrace.samplers import DistributedSampler, LengthBucketBatchSampler, MaxTokensBatchSampler
 from headrace.samplers.windowed import WindowedBatchSampler
@@ -224,3 +225,97 @@ def test_without_samples_there_are_no_batches() -> None:
     for sampler in (LengthBucketBatchSampler([], 2, **ALONE), MaxTokensBatchSampler([], 2, rank=1, world_size=3)):
         assert list(sampler) == []
         assert len(sampler) == 0
+
+
+def shapes_of(batches: list[Any]) -> set[tuple[int, int]]:
+    return {batch.shape for batch in batches}
+
+
+@given(
+    lengths=st.lists(st.integers(0, 50), max_size=150),
+    shapes=st.integers(1, 4),
+    most=st.integers(50, 200),
+    max_samples=st.sampled_from([None, 3]),
+    seed=st.integers(0, 9),
+)
+@settings(deadline=None)
+def test_max_tokens_has_at_most_so_many_shapes_in_all_epochs(
+    lengths: list[int], shapes: int, most: int, max_samples: int | None, seed: int
+) -> None:
+    sampler = MaxTokensBatchSampler(
+        lengths, most, max_samples=max_samples, window=40, shapes=shapes, seed=seed, **ALONE
+    )
+    batches = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        of_epoch = list(sampler)
+        assert sorted(key for batch in of_epoch for key in batch) == list(range(len(lengths)))
+        batches += of_epoch
+    assert len(shapes_of(batches)) <= shapes
+    for batch in batches:
+        rows, row = batch.shape
+        assert rows * row <= most
+        assert len(batch) <= rows
+        assert [[piece] for piece in zip(batch, [0] * len(batch), [lengths[key] for key in batch], strict=True)] == [
+            pack for pack in batch.packs if pack
+        ]
+        assert len(batch.packs) == rows
+
+
+def test_buckets_of_a_size_have_few_shapes_the_last_batch_too() -> None:
+    sampler = LengthBucketBatchSampler(LENGTHS, 16, shapes=4, **ALONE)
+    batches = list(sampler)
+    assert len(batches[-1]) < 16
+    assert len(shapes_of(batches)) == 4
+    assert {rows for rows, _ in shapes_of(batches)} == {16}
+    assert sorted(key for batch in batches for key in batch) == list(range(len(LENGTHS)))
+
+
+@pytest.mark.parametrize("drawn", ["lognormal", "uniform"])
+@pytest.mark.quick
+def test_shapes_pad_little_more_than_the_best_lengths_would(drawn: str) -> None:
+    """The best: each sample padded to the next of those four lengths that pad least, with no batch to fill."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 513, 50_000)
+    if drawn == "lognormal":
+        lengths = np.clip(generator.lognormal(5, 0.7, 50_000), 1, 2048).astype(np.int64)
+    sampler = MaxTokensBatchSampler(lengths, 8192, shapes=4, **ALONE)
+    assert sampler.rows is not None
+    best = np.array(sampler.rows)[np.searchsorted(sampler.rows, lengths)].sum()
+    taken = sum(rows * row for rows, row in (batch.shape for batch in sampler))
+    assert taken <= 1.01 * best
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: MaxTokensBatchSampler([1.5, 2.0], 8, shapes=2), "whole numbers"),
+        (lambda: MaxTokensBatchSampler([1, 9], 8, too_long="alone", shapes=2), "'raise' or 'skip', with shapes="),
+        (lambda: MaxTokensBatchSampler([1, 2], 8, shapes=0), "shapes"),
+        (lambda: LengthBucketBatchSampler([1, 1 << 30], 2, shapes=2), "1,073,741,824"),
+    ],
+)
+@pytest.mark.quick
+def test_lengths_that_have_no_shapes_are_an_error(make: Any, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+def test_a_compiled_model_compiles_once_for_each_shape() -> None:
+    graphs: list[Any] = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=counting, dynamic=False, fullgraph=True)
+    def model(tokens: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        return (tokens * (documents >= 0)).sum()
+
+    samples = [torch.full((int(length),), int(length)) for length in LENGTHS]
+    sampler = MaxTokensBatchSampler(LENGTHS, 240, shapes=4, **ALONE)
+    loader = headrace.DataLoader(samples, batch_sampler=sampler, collate_fn=headrace.collate_packed)
+    total = sum(int(model(batch["input_ids"], batch["document_ids"])) for batch in loader)
+    assert total == (LENGTHS**2).sum()
+    assert 2 <= len(graphs) <= 4

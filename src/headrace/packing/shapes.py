@@ -13,11 +13,14 @@ AT_ONCE = 1 << 20
 """Lengths that are counted at a time: `bincount` makes a copy of 8 bytes for each."""
 
 
-def counts_of(lengths: npt.NDArray[Any]) -> Numbers:
-    """Returns how many there are of each length, shape (longest + 1,). lengths: whole numbers, not negative."""
+def counts_of(lengths: npt.NDArray[Any], most: int) -> Numbers:
+    """Returns how many there are of each length up to `most`, shape (longest + 1,). lengths: not negative."""
     counts = np.zeros(1, np.int64)
     for begin in range(0, len(lengths), AT_ONCE):
-        some = np.bincount(lengths[begin : begin + AT_ONCE])
+        some = lengths[begin : begin + AT_ONCE]
+        if some.max() > most:
+            some = some[some <= most]
+        some = np.bincount(some)
         if len(some) > len(counts):
             counts, some = some, counts
         counts[: len(some)] += some

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -12,11 +14,17 @@ import torch
 
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
-from headrace.samplers.sampler import Dealing, Keys, State, digest_of, positive
+from headrace.packing.shapes import best_lengths, counts_of
+from headrace.samplers.document_lengths import digest_of_lengths
+from headrace.samplers.packed_batch import PackedBatch, PieceBounds
+from headrace.samplers.sampler import Dealing, Keys, State, positive
 from headrace.samplers.weighted import numbers_of
 from headrace.samplers.windowed import BATCHES, Batch, WindowedBatchSampler, group_of, shuffled, shuffled_in_groups
 
 Lengths = npt.NDArray[Any]
+
+LONGEST = 1 << 24
+"""Tokens of a sample, where lengths to pad to are chosen: there is a number for each length."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +34,11 @@ class SortedWindow:
     number: int
     keys: Keys
     positions: Keys
+    lengths: Lengths
     edges: list[int]
     turns: list[int]
+    shape_of: Callable[[int], tuple[int, int]] | None
+    """Tells the shape of a batch by its longest sample; None: batches are as they come."""
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -36,7 +47,15 @@ class SortedWindow:
         """Returns batch `number`, counted in the order in which they come."""
         turn = self.turns[number]
         cut = slice(self.edges[turn], self.edges[turn + 1])
-        return Batch(self.keys[cut], self.positions[cut].copy())
+        keys, positions = self.keys[cut], self.positions[cut].copy()
+        if self.shape_of is None:
+            return Batch(keys, positions)
+
+        lengths = self.lengths[cut].astype(np.int64)
+        rows, row = self.shape_of(int(lengths[0]))
+        # Each sample is a pack of its own; where samples are too few, the last packs are empty.
+        edges = np.minimum(np.arange(rows + 1), len(keys))
+        return PackedBatch(keys, positions, PieceBounds(np.zeros_like(lengths), lengths, lengths, edges), row)
 
 
 class BucketedBatchSampler(WindowedBatchSampler):
@@ -51,18 +70,52 @@ class BucketedBatchSampler(WindowedBatchSampler):
         lengths: npt.ArrayLike | torch.Tensor,
         window: int,
         *,
+        shapes: int | None,
         shuffle: bool,
         seed: int,
         **dealing: Unpack[Dealing],
     ) -> None:
         self.lengths = checked_lengths(lengths)
-        self._digest = digest_of(self.lengths)
+        self._digest = digest_of_lengths(self.lengths)
         super().__init__(len(self.lengths), window, shuffle=shuffle, seed=seed, **dealing)
+        self.rows: list[int] | None = None
+        """The lengths to which samples are padded, ascending; None: each batch to its longest."""
+        if shapes is not None:
+            self.rows = self._chosen_rows(positive("shapes", shapes))
 
     @property
     def samples_of_dataset(self) -> int:
         """How many samples the dataset must have: the number of lengths."""
         return len(self.lengths)
+
+    def _chosen_rows(self, shapes: int) -> list[int]:
+        if self.lengths.dtype.kind == "f":
+            raise wrong_argument("shapes", shapes, "None, where lengths are not whole numbers")
+        if self._longest() > LONGEST:
+            found = f"a longest sample of {self._longest():,}"
+            raise wrong_argument("shapes", shapes, f"None, where a sample is longer than {LONGEST:,}", found=found)
+        counts = counts_of(self.lengths, self._longest())
+        # A row has at least one token, also of a sample without any.
+        counts[0] = 0
+        return best_lengths(counts, shapes) or [1]
+
+    def _longest(self) -> int:
+        """Returns how long a sample may be that is not left out."""
+        return int(self.lengths.max(initial=0))
+
+    @abstractmethod
+    def _rows_of(self, row: int) -> int:
+        """Returns how many samples of this padded length a batch has."""
+
+    def _row_of(self, longest: int) -> int:
+        """Returns the length to which a batch is padded, by its longest sample."""
+        if self.rows is None:
+            return longest
+        return self.rows[bisect_left(self.rows, longest)]
+
+    def _shape_of(self, longest: int) -> tuple[int, int]:
+        row = self._row_of(longest)
+        return self._rows_of(row), row
 
     @abstractmethod
     def _edges(self, lengths: Lengths) -> list[int]:
@@ -75,14 +128,15 @@ class BucketedBatchSampler(WindowedBatchSampler):
         turns = np.arange(len(edges) - 1)
         if self.shuffle:
             turns = self._shuffled(turns, number, stream_key(self._stream(BATCHES, epoch), number))
-        return SortedWindow(number, keys[order], positions[order], edges, turns.tolist())
+        shape_of = self._shape_of if self.rows is not None else None
+        return SortedWindow(number, keys[order], positions[order], lengths[order], edges, turns.tolist(), shape_of)
 
     def _shuffled(self, turns: Keys, window: int, stream: int) -> Keys:
         """Returns the batches of a window, which are numbered by descending length, in the order in which they come."""
         return shuffled(turns, stream)
 
     def _identity(self) -> State:
-        more = {"window_size": self.window, "shuffle": self.shuffle, "digest": self._digest}
+        more = {"window_size": self.window, "shuffle": self.shuffle, "digest": self._digest, "rows": self.rows}
         return {"total": len(self.lengths), "seed": self.seed, **more}
 
 
@@ -100,6 +154,7 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
             windows pad less and shuffle less.
         shuffle: whether each epoch has another order; otherwise windows follow the dataset, and their batches come by
             descending length.
+        shapes: as in `MaxTokensBatchSampler`; all batches then have `batch_size` rows.
         drop_last: leaves out the samples at the end of the shuffled order that do not fill a batch. Otherwise these
             come as the last batch.
         seed: of the order.
@@ -120,6 +175,7 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
         batch_size: int,
         *,
         window: int | None = None,
+        shapes: int | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
         seed: int = 0,
@@ -133,9 +189,12 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
         self._group = group_of(batches)
         window = -(-batches // self._group) * self._group * size
 
-        super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
+        super().__init__(lengths, window, shapes=shapes, shuffle=shuffle, seed=seed, **dealing)
         if drop_last:
             self._samples -= self._samples % size
+
+    def _rows_of(self, row: int) -> int:
+        return self.batch_size
 
     def _edges(self, lengths: Lengths) -> list[int]:
         return [*range(0, len(lengths), self.batch_size), len(lengths)]
@@ -166,6 +225,10 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
         too_long: a sample longer than `max_tokens` is an error with `"raise"`, left out with `"skip"`, and a batch of
             its own with `"alone"`.
         window: samples that are sorted together.
+        shapes: at most so many shapes in all batches of all epochs, so that compiled models compile as often: samples
+            are padded to those lengths that pad the whole dataset least. Batches are then `PackedBatch`es with one
+            sample in each pack, which `headrace.collate_packed` pads, with packs without samples where it must. None:
+            any shapes.
         shuffle: as in `LengthBucketBatchSampler`.
         seed: of the order.
         dealing: `rank`, `world_size` and `uneven`, as in `DistributedSampler`, but `uneven` counts batches.
@@ -181,7 +244,7 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
 
     batches_vary = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - how samples are put together, and in which order
         self,
         lengths: npt.ArrayLike | torch.Tensor,
         max_tokens: int,
@@ -189,6 +252,7 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
         max_samples: int | None = None,
         too_long: Literal["raise", "skip", "alone"] = "raise",
         window: int = 8192,
+        shapes: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         **dealing: Unpack[Dealing],
@@ -201,9 +265,11 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
 
         self.too_long = too_long
         self._counted: tuple[int, int] | None = None
-        super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
         if too_long not in ("raise", "skip", "alone"):
             raise wrong_argument("too_long", too_long, "'raise', 'skip' or 'alone'")
+        if too_long == "alone" and shapes is not None:
+            raise wrong_argument("too_long", too_long, "'raise' or 'skip', with shapes=")
+        super().__init__(lengths, window, shapes=shapes, shuffle=shuffle, seed=seed, **dealing)
 
         if too_long == "raise":
             self._refuse_too_long()
@@ -221,6 +287,13 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
             fix="raise max_tokens, cut the sample, or choose too_long='skip' or 'alone'",
         )
 
+    def _longest(self) -> int:
+        return min(super()._longest(), self.max_tokens)
+
+    def _rows_of(self, row: int) -> int:
+        fitting = max(self.max_tokens // row, 1)
+        return min(fitting, self.max_samples or fitting)
+
     def _edges(self, lengths: Lengths) -> list[int]:
         count = len(lengths)
         most = self.max_samples or count
@@ -231,7 +304,7 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
 
         edges = [edge]
         while edge < count:
-            longest = lengths.item(edge)
+            longest = self._row_of(lengths.item(edge))
             if longest > 0:
                 fitting = int(self.max_tokens // longest)
             else:
@@ -268,9 +341,10 @@ def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise _bad_lengths(f"{array.dtype} of shape {array.shape}")
 
-    wrong = np.flatnonzero(~(array >= 0))
-    if wrong.size:
-        raise _bad_lengths(f"{array[wrong[0]]} at index {wrong[0]}")
+    # Also false if one is NaN.
+    if not array.min() >= 0:
+        first = np.flatnonzero(~(array >= 0))[0]
+        raise _bad_lengths(f"{array[first]} at index {first}")
     if array.dtype.kind == "u":
         return array.astype(np.int64)
     return array

@@ -42,10 +42,11 @@ class Column:
     mean: float
     """Of the lengths, each at most the budget; 0 if there is none."""
 
-    def digest(self) -> int:
-        """Returns a number by which a state tells these lengths from others."""
-        step = -(-len(self.lengths) // DIGESTED) or 1
-        return digest_of(self.lengths[::step])
+
+def digest_of_lengths(lengths: npt.NDArray[Any]) -> int:
+    """Returns a number by which a state tells these lengths from others."""
+    step = -(-len(lengths) // DIGESTED) or 1
+    return digest_of(lengths[::step])
 
 
 def checked_budgets(budget: int | Mapping[str, int]) -> dict[str, int]:

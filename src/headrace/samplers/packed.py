@@ -12,7 +12,7 @@ from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
 from headrace.packing.fit import Numbers, Packs, best_fit, first_fit, split
 from headrace.packing.shapes import best_lengths, counts_of
-from headrace.samplers.document_lengths import Lengths, checked_budgets, columns_of
+from headrace.samplers.document_lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
 from headrace.samplers.packed_batch import PackedWindow
 from headrace.samplers.sampler import Dealing, Keys, State, positive
 from headrace.samplers.windowed import (
@@ -110,7 +110,7 @@ class PackedBatchSampler(WindowedBatchSampler):
             window = self._chosen_window()
         self._counted: tuple[int, int] | None = None
         super().__init__(len(self._columns[0].lengths), window, shuffle=shuffle, seed=seed, **dealing)
-        self._digests = [column.digest() for column in self._columns]
+        self._digests = [digest_of_lengths(column.lengths) for column in self._columns]
         self.rows = [int(self._most[0])]
         """The lengths to which packs are padded, in tokens, ascending."""
         if positive("shapes", shapes) > 1 and self._samples:
@@ -159,11 +159,11 @@ class PackedBatchSampler(WindowedBatchSampler):
 
     def _chosen_rows(self, shapes: int) -> list[int]:
         """Returns the lengths that pad the packs of the first window least. The budget is one: any pack fits it."""
+        budget = int(self._most[0])
         window = cast(PackedWindow, self._window(0, 0))
-        counts = counts_of(window.packs.totals())
+        counts = counts_of(window.packs.totals(), budget)
         # A row has at least one token, also of a pack without any.
         counts[0] = 0
-        budget = int(self._most[0])
         if len(counts) <= budget:
             counts = np.pad(counts, (0, budget + 1 - len(counts)))
             counts[budget] = 1
