@@ -45,6 +45,7 @@ from headrace.data.convert.plan import PackOptions as PackOptions
 from headrace.data.convert.verify import verify as verify
 from headrace.data.formats.registry import open_writer as open_writer
 from headrace.data.image_folder import ImageFolder as ImageFolder
+from headrace.data.lengths_of import lengths_of as lengths_of
 from headrace.data.live.follow import follow as follow
 from headrace.data.opening import open as open
 from headrace.data.opening import open_tokens as open_tokens

@@ -301,6 +301,7 @@ def test_the_public_words_are_few_and_known() -> None:
         "compact",
         "errors",
         "follow",
+        "lengths_of",
         "load_quarantine",
         "merge_states",
         "open",

@@ -15,7 +15,7 @@ import torch
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
 from headrace.packing.shapes import best_lengths, counts_of
-from headrace.samplers.document_lengths import digest_of_lengths
+from headrace.samplers.lengths import digest_of_lengths
 from headrace.samplers.packed_batch import PackedBatch, PieceBounds
 from headrace.samplers.sampler import Dealing, Keys, State, positive
 from headrace.samplers.weighted import numbers_of

@@ -12,7 +12,7 @@ from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
 from headrace.packing.fit import Numbers, Packs, best_fit, first_fit, split
 from headrace.packing.shapes import best_lengths, counts_of
-from headrace.samplers.document_lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
+from headrace.samplers.lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
 from headrace.samplers.packed_batch import PackedWindow
 from headrace.samplers.sampler import Dealing, Keys, State, positive
 from headrace.samplers.windowed import (
