@@ -7,17 +7,15 @@ from collections.abc import Sized
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from headrace.core.errors import SampleError, UsageError
+from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.ragged import Ragged
 from headrace.data.formats.columns.schema import Field
 from headrace.data.staged.staged import Staged
 from headrace.data.staged.steps import step
 from headrace.data.stored import StoredDataset
-
-Lengths = npt.NDArray[np.int32]
 
 LONGEST = np.iinfo(np.int32).max
 LENGTH = "length"
@@ -25,7 +23,7 @@ LENGTH = "length"
 
 def lengths_of(
     dataset: Any, column: str | int | None = "input_ids", cache: str | os.PathLike[str] | None = None
-) -> npt.NDArray[np.int32]:
+) -> Array:
     """Tells how long the documents of a dataset are, for `PackedBatchSampler` and its siblings.
 
     Stored data whose samples lie at offsets are not read: the offsets say it. A column with one whole number for each
@@ -88,7 +86,7 @@ class Length:
         return {LENGTH: int(part)}
 
 
-def _read(stored: StoredDataset, column: str) -> Lengths | None:
+def _read(stored: StoredDataset, column: str) -> Array | None:
     """Returns the lengths that a stored column tells; None: it must be measured."""
     field = stored.reader.schema[column]
     if field.kind in ("text", "bytes"):
@@ -114,14 +112,14 @@ def _tells_lengths(field: Field) -> bool:
     return field.kind == "ragged" or field.dtype.kind in "iu"
 
 
-def _as_lengths(numbers: npt.NDArray[Any]) -> Lengths:
+def _as_lengths(numbers: Array) -> Array:
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() <= LONGEST:
         found = f"from {numbers.min():,} to {numbers.max():,}"
         raise UsageError.about("these are no lengths", found=found, expected=f"whole numbers from 0 to {LONGEST:,}")
     return numbers.astype(np.int32)
 
 
-def _measured(dataset: Any, column: str | int | None, cache: str | os.PathLike[str] | None) -> Lengths:
+def _measured(dataset: Any, column: str | int | None, cache: str | os.PathLike[str] | None) -> Array:
     length = step(Length(column), name="length", random=False)
     kept = Staged.of(dataset).with_step(length).with_cache("memory" if cache is None else cache).stored
     if kept is None:
