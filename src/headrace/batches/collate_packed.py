@@ -37,7 +37,7 @@ def collate_packed(
     - `"headrace"`: `input_ids`, `labels`, `position_ids`, `document_ids`, each [packs, row]; `cu_seqlens`;
       `max_seqlen`.
     - `"huggingface"`: `input_ids`, `labels`, `position_ids`, each [1, packs x row], as `DataCollatorWithFlattening` of
-      transformers has them.
+      transformers has them; and `use_cache=False`, without which most models do not look for borders of documents.
     - `"huggingface-flash"`: also its `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k`.
     - `"flash"`: `input_ids`, `labels`, `position_ids`, each [packs x row], and `cu_seqlens_q`, `cu_seqlens_k`,
       `max_seqlen_q`, `max_seqlen_k`, as `flash_attn_varlen_func` of Flash Attention takes them.
@@ -126,7 +126,9 @@ def _huggingface(rows: PackedRows) -> dict[str, Any]:
     # One row, whatever the number of packs: with Flash Attention, models look for the borders of documents in that of a
     # single row only.
     columns = {TOKENS: rows.tokens(), LABELS: rows.labels(), "position_ids": rows.positions()}
-    return {**{name: column.view(1, -1) for name, column in columns.items()}, **rows.others()}
+    flat = {name: column.view(1, -1) for name, column in columns.items()}
+    # A model that keeps a cache takes positions that begin anew for those of one document, and says nothing.
+    return {**flat, "use_cache": False, **rows.others()}
 
 
 def _huggingface_flash(rows: PackedRows) -> dict[str, Any]:
