@@ -137,6 +137,19 @@ def test_torchs_loader_gets_the_same_from_packs_of_whole_documents() -> None:
             assert torch.equal(mine[name][:, :count], other[name])
 
 
+@pytest.mark.parametrize("options", [{"fit": "split"}, {"too_long": "cut"}], ids=["split", "cut"])
+@pytest.mark.quick
+def test_torchs_loader_may_not_read_documents_that_are_cut(options: Any) -> None:
+    """It would read them whole, and train on the same tokens twice."""
+    dataset = Documents([5, 3, 8])
+    sampler = PackedBatchSampler(dataset.lengths, 4, **options, **ALONE)
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, collate_fn=headrace.collate_packed)
+    with pytest.raises(UsageError, match="documents are cut"):
+        next(iter(loader))
+    assert len(list(sampler)) > 1
+    assert next(iter(loader_of(dataset, 4, **options)))["input_ids"].shape == (1, 4)
+
+
 @pytest.mark.parametrize("workers", [2, 0])
 @pytest.mark.quick
 def test_labels_and_other_columns_come_along(workers: int) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import DistributedSampler
 
+from headrace.core.torch_internals import TorchIterator
+
 if TYPE_CHECKING:
     from headrace.core.world import World
 
@@ -76,6 +78,21 @@ def splitter() -> Splitter | None:
             break
         frame = frame.f_back
     return None
+
+
+def is_read_by_torch() -> bool:
+    """Tells whether torch's own loader asks the calling sampler for batches now."""
+    frame = sys._getframe(2)
+    for _ in range(DEPTH):
+        if frame.f_code.co_varnames[:1] == ("self",):
+            kind = type(frame.f_locals["self"])
+            # headrace's iterators are torch's, too.
+            if issubclass(kind, TorchIterator):
+                return not kind.__module__.startswith("headrace.")
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
 
 
 def split_by_lightning(sampler: object) -> object:

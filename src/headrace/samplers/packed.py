@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Unpack, cast
 
 import numpy as np
@@ -12,12 +12,14 @@ from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
 from headrace.packing.fit import Numbers, Packs, best_fit, first_fit, split
 from headrace.packing.shapes import best_lengths, counts_of
+from headrace.samplers.frameworks import is_read_by_torch
 from headrace.samplers.lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
 from headrace.samplers.packed_batch import PackedWindow
 from headrace.samplers.sampler import Dealing, Keys, State, positive
 from headrace.samplers.windowed import (
     BATCHES,
     PACKS,
+    Batch,
     WindowedBatchSampler,
     group_of,
     shuffled,
@@ -115,6 +117,18 @@ class PackedBatchSampler(WindowedBatchSampler):
         """The lengths to which packs are padded, in tokens, ascending."""
         if positive("shapes", shapes) > 1 and self._samples:
             self.rows = self._chosen_rows(shapes)
+
+    def __iter__(self) -> Iterator[Batch]:
+        cuts = self.fit == "split" or (self.too_long == "cut" and self.too_long_count > 0)
+        if cuts and is_read_by_torch():
+            raise UsageError.about(
+                "documents are cut, and torch's loader does not tell a collate function where",
+                place="PackedBatchSampler",
+                found="torch.utils.data.DataLoader, made by you or by a framework",
+                expected="headrace.DataLoader, which tells headrace.collate_packed",
+                fix="import DataLoader from headrace, or call headrace.use() before the framework makes its loader",
+            )
+        yield from super().__iter__()
 
     @property
     def samples_of_dataset(self) -> int:
