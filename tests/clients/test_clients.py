@@ -46,7 +46,8 @@ def torchrun(ranks: int) -> tuple[str, ...]:
 
 
 TORCHRUN = torchrun(2)
-LAUNCH = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+# With `--cpu` it starts one process, whatever the number; the scripts ask for CPUs themselves.
+LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
           "--dynamo_backend=no", "--main_process_port=0")  # fmt: skip
 
 CLIENTS = [

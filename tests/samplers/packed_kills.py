@@ -75,8 +75,9 @@ def run_and_kill(folder: Path, drawn: random.Random) -> bool:
         until = time.monotonic() + LIMIT
         while process.poll() is None and time.monotonic() < until:
             lines = lines_of(folder, watched)[before[watched] :]
-            if len(lines) > steps:
-                number = lines[0]["pid"] if victim < RANKS else process.pid
+            pids = [line["pid"] for line in lines if "pid" in line]
+            if pids and len(lines) > steps:
+                number = pids[0] if victim < RANKS else process.pid
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
                 if victim < RANKS:

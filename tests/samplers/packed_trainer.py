@@ -63,7 +63,8 @@ def main() -> None:
             step = state["step"]
 
     with (folder / f"trained-{rank}").open("a", buffering=1) as log:
-        log.write(json.dumps({"pid": os.getpid()}) + "\n")
+        # Behind a line that a kill may have cut.
+        log.write("\n" + json.dumps({"pid": os.getpid()}) + "\n")
         for batch in loader:
             step += 1
             log.write(json.dumps({"step": step, "documents": documents_of(batch)}) + "\n")
