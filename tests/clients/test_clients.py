@@ -47,8 +47,8 @@ def torchrun(ranks: int) -> tuple[str, ...]:
 
 TORCHRUN = torchrun(2)
 # With `--cpu` it starts one process, whatever the number; the scripts ask for CPUs themselves.
-LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
-          "--dynamo_backend=no", "--main_process_port=0")  # fmt: skip
+LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
+          "--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0")  # fmt: skip
 
 CLIENTS = [
     Client("lightning", "lightning", "lightning_fit.py"),

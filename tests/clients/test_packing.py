@@ -28,7 +28,8 @@ ALONE: dict[str, Any] = {"rank": 0, "world_size": 1}
 
 def skip_without(module: str) -> None:
     if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed: `make test-clients` installs it")
+        how = "it comes with torch for CUDA" if module == "triton" else "`make test-clients` installs it"
+        pytest.skip(f"{module} is not installed: {how}")
 
 
 def documents(lengths: list[int]) -> list[dict[str, list[int]]]:
@@ -159,7 +160,7 @@ def test_the_sft_trainer_of_trl_trains_on_packs(tmp_path: Path) -> None:
     words = Tokenizer(models.WordLevel({str(number): number for number in range(VOCABULARY)}, unk_token="0"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="1", pad_token="0")
     texts = documents(np.random.default_rng(1).integers(1, 60, 60).tolist())
-    arguments = SFTConfig(output_dir=str(tmp_path), bf16=False, gradient_checkpointing=False, **SETTINGS)
+    arguments = SFTConfig(output_dir=str(tmp_path), bf16=False, **SETTINGS)
     more = {"train_dataset": Dataset.from_list(texts), "processing_class": tokenizer}
     batches, _ = trained(SFTTrainer, texts, args=arguments, **more)
     assert_each_document_comes_once_an_epoch(batches, texts)
@@ -169,6 +170,7 @@ def test_the_sft_trainer_of_trl_trains_on_packs(tmp_path: Path) -> None:
 def test_the_batch_is_what_torchtitan_takes() -> None:
     """Its masks and metadata of documents, made of our positions, and the labels that its loss leaves out."""
     skip_without("torchtitan")
+    skip_without("triton")
     from torchtitan.components.loss import IGNORE_INDEX
     from torchtitan.models.common.attention import create_varlen_metadata_for_document, get_document_mask_mod
 
@@ -206,5 +208,11 @@ def test_accelerate_trains_on_packs_on_two_ranks(fit: str) -> None:
     assert {shape for _, shape, _ in lines} == {"1x128"}
     found = Counter(int(token) for _, _, tokens in lines for token in tokens.split())
     lengths = np.random.default_rng(0).integers(1, 40, 120)
-    del found[119]  # padding has the number of the last document
-    assert found == Counter({key: int(length) for key, length in enumerate(lengths[:-1])})
+    expected = Counter({key: int(length) for key, length in enumerate(lengths)})
+    del found[119], expected[119]  # padding has the number of the last document
+    assert expected - found == Counter()
+    # Accelerate gives a rank that has no batch left the first one again.
+    again = found - expected
+    first = Counter(int(token) for token in lines[0][2].split() if token != "119")
+    assert len(lines) % 2 == 0
+    assert again in (Counter(), first)

@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from headrace.core.process.memory import process_tree
 from headrace.samplers import PackedBatchSampler
 from tests.samplers.packed_trainer import DOCUMENTS, LENGTHS, ORDER
 
@@ -47,21 +48,28 @@ def lines_of(folder: Path, rank: int) -> list[dict[str, Any]]:
     return found
 
 
+def kill(processes: Iterable[int]) -> None:
+    """Kills those of the processes that are still there."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def started(folder: Path, workers: int) -> Iterator[subprocess.Popen[str]]:
-    """Starts torchrun in a process group of its own, of which nothing is left behind."""
+    """Starts torchrun, of which nothing is left behind."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     script = [str(Path(__file__).with_name("packed_trainer.py")), str(folder), str(workers)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, *launcher, *script]
     with subprocess.Popen(
-        [sys.executable, *launcher, *script], env=environment, start_new_session=True, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
         try:
             yield process
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.poll() is None:
+                kill(process_tree(process.pid))
 
 
 def run_and_kill(folder: Path, drawn: random.Random) -> bool:
@@ -77,11 +85,14 @@ def run_and_kill(folder: Path, drawn: random.Random) -> bool:
             lines = lines_of(folder, watched)[before[watched] :]
             pids = [line["pid"] for line in lines if "pid" in line]
             if pids and len(lines) > steps:
-                number = pids[0] if victim < RANKS else process.pid
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(number, signal.SIGKILL)
                 if victim < RANKS:
+                    kill(pids[:1])
                     process.communicate(timeout=LIMIT)
+                else:
+                    # Its ranks have sessions of their own, and would train on beside the next start.
+                    ranks = process_tree(process.pid)
+                    kill([process.pid])
+                    kill(ranks)
                 return True
             time.sleep(0.002)
         _, errors = process.communicate(timeout=LIMIT)
