@@ -64,6 +64,9 @@ BENCHMARKS = {
         "pyarrow tensordict h5py lmdb datasets",
     ),
     "order": Benchmark("start:order", "a shuffle of ever larger datasets", "--sizes 1e5 1e10 --rounds 1"),
+    "packing": Benchmark(
+        "packing:packing", "documents packed to a budget", "--documents 3000 --rounds 1", "trl grain datasets"
+    ),
     "small-batches": Benchmark(
         "small_batches:small_batches", "batches that cost next to nothing", "--rounds 1 --share 0.05"
     ),

@@ -149,7 +149,7 @@ def test_the_trainer_of_transformers_trains_on_packs(tmp_path: Path) -> None:
     assert_each_document_comes_once_an_epoch(batches, texts)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what it imports
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of its own code
 def test_the_sft_trainer_of_trl_trains_on_packs(tmp_path: Path) -> None:
     skip_without("trl")
     from datasets import Dataset
