@@ -177,6 +177,13 @@ class HasFingerprint(Protocol):
         """Returns a text that changes whenever what is computed from the object would. Asked before a cache is used."""
 
 
+class GivesWeights(Protocol):
+    """What may be given as the weights of a mixture. Asked in each window of samples."""
+
+    def weights_at(self, position: int) -> Any:
+        """Returns a weight for each source, from a position on."""
+
+
 class DealsSamples(Protocol):
     """A sampler; headrace's own have these attributes. A batch sampler's `sampler` is asked too."""
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence, Sized
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Any, Unpack
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from headrace.core.changing_weights import WINDOW, AskedWeights, Unit, WhenExhausted, agreed, checked_word, rows_of
 from headrace.core.errors import UsageError
 from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
+from headrace.core.world import checked_world
 from headrace.samplers.frameworks import SplitOverRanks, Splitter, splitter
+from headrace.samplers.mixes import Mixes, Rules
+from headrace.samplers.mixture_record import Record, damage_in
 from headrace.samplers.permutation import Permutations
 from headrace.samplers.positions import local_range
-from headrace.samplers.quota import ONE, Ints, Quota, shares_of
+from headrace.samplers.quota import Ints, Quota
 from headrace.samplers.sampler import (
     FIRST_CHUNK,
     LARGEST_CHUNK,
@@ -25,37 +30,12 @@ from headrace.samplers.sampler import (
     PositionalSampler,
     State,
     digest_of,
-    length_of,
     positive,
 )
-from headrace.samplers.weighted import checked_weights
+from headrace.samplers.sources import SourceCount, Sources
 
 SOURCES, SAMPLES = 0, 1
 """What is random."""
-
-
-class Mix(NamedTuple):
-    """The weights from one position on, counted over all epochs; and how often each source came before it."""
-
-    quota: Quota
-    since: int
-    counts: Ints
-    ahead: Ints
-    """How much more often each source came before `since` than it would have with these weights."""
-
-    @classmethod
-    def of(cls, quota: Quota, since: int, counts: Ints) -> Mix:
-        """Returns the mix of these weights."""
-        return cls(quota, since, counts, counts - quota.before(since))
-
-    def at(self, positions: Ints) -> tuple[Ints, Ints]:
-        """Returns for each position the source, and how often it came before."""
-        sources, counts = self.quota.at(positions)
-        return sources, counts + self.ahead[sources]
-
-    def before(self, position: int) -> Ints:
-        """Returns how often each source came before `position`."""
-        return self.quota.before(position) + self.ahead
 
 
 class MixtureSampler(PositionalSampler, SplitOverRanks):
@@ -65,15 +45,38 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     it stopped, so a large source does not start over in each epoch. After p runs of 256 samples, no source deviates
     from its share by more than 2 + log2(p) * 2/3 samples.
 
-    `set_weights` applies from the next sample on, also within an epoch. All ranks must call it at the same step. The
-    order depends on seed, epoch, position, and when the weights changed; `state_dict` holds their last change. Memory:
-    a few words per source. Each rank computes the sources, but not the keys, of all ranks' samples: some 15 million
-    samples per second.
+    With `unit="tokens"`, a source's share of the samples is its weight divided by the mean length of its samples. The
+    samples come in random order, so its tokens are off by some standard deviations of a length times the square root of
+    its samples since its last whole pass. After each whole pass they are exactly the mean length times the samples.
+
+    Weights may change on the way, by a schedule (see `weights`) or by `set_weights`, which then holds for good in the
+    place of the schedule. Functions, objects and files are asked at the beginning of each `window`; the state holds
+    what they answered, so that a resumed run asks only for the next window. With several ranks, the one that comes to a
+    window first asks, and the others get its answer through the store of `torch.distributed`; each window of an epoch
+    is asked for once in the life of a process group. Without a group, each rank asks a function itself, and files and
+    objects are refused. A file that is missing or broken is an error at the beginning. Later it is warned of, and the
+    weights so far go on.
+
+    The order depends on seed, epoch, position, and the weights; `state_dict` holds the last of them. Memory: a few
+    words per source and change of the weights. Each rank computes the sources, but not the keys, of all ranks' samples:
+    some 15 million samples per second.
 
     Args:
-        sources: datasets, or their lengths.
-        weights: one for each source; a weight of 0 switches the source off.
-        num_samples: samples of an epoch over all ranks; by default the sum of the lengths.
+        sources: datasets, or their lengths; or a mapping of names to them.
+        weights: one for each source; a weight of 0 switches the source off. With names: also a mapping of names to
+            weights. Or a schedule: a mapping `{0: [1, 1], 100_000: [1, 3]}` of counts to the weights that hold from
+            there on; a function of the count that returns weights; an object with such a method `weights_at`; the path
+            of a file of JSON with weights. Counts are samples, or tokens by the mean lengths, over all ranks and
+            epochs.
+        num_samples: samples of an epoch over all ranks; by default the sum of the lengths. With `"stop"` and `"drop"`:
+            at most so many.
+        unit: whether weights are shares of `"samples"` or of `"tokens"`.
+        lengths: for `"tokens"`: for each source an array of the lengths of its samples in tokens, or their mean.
+        when_exhausted: what happens when all samples of a source have come in an epoch. `"repeat"`: they come again.
+            `"stop"`: the epoch ends. `"drop"`: the other sources go on without it, and the epoch ends when all are
+            through. With the last two, all epochs take the sources in the same order, schedules count from the
+            beginning of each epoch, and only weights that are known beforehand are taken.
+        window: samples over all ranks after which a function, an object or a file is asked again.
         shuffle: whether the samples of each source are shuffled.
         seed: of the order.
         dealing: `rank`, `world_size` and `uneven`, as in `DistributedSampler`.
@@ -92,45 +95,88 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     _asking: Splitter | None = None
     """What splits the keys of the iteration that began last."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is mixed, how, and in which order
         self,
-        sources: Sequence[Sized | int],
-        weights: npt.ArrayLike | torch.Tensor,
+        sources: Sequence[Sized | int] | Mapping[str, Sized | int],
+        weights: Any,
         num_samples: int | None = None,
         *,
+        unit: Unit = "samples",
+        lengths: Any = None,
+        when_exhausted: WhenExhausted = "repeat",
+        window: int = WINDOW,
         shuffle: bool = True,
         seed: int = 0,
         **dealing: Unpack[Dealing],
     ) -> None:
         super().__init__(seed=seed, **dealing)
-        self.lengths = np.array([length_of(source) for source in sources], np.int64)
+        self.sources = Sources(sources, lengths, checked_word("unit", unit, Unit))
+        self.lengths = self.sources.samples
         self.shuffle = shuffle
+        self.when_exhausted: WhenExhausted = checked_word("when_exhausted", when_exhausted, WhenExhausted)
+        self.window = positive("window", window)
         self._digest = digest_of(self.lengths)
         ends = np.cumsum(self.lengths)
         self._offsets = ends - self.lengths
         self._shuffles = Permutations(self.lengths)
-        self._mix = Mix.of(self._quota(self._checked(weights)), 0, np.zeros_like(self.lengths))
-        if num_samples is None:
-            self.total = int(ends[-1])
+
+        rows = rows_of(weights)
+        self._asked: AskedWeights | None = None
+        if isinstance(rows, AskedWeights):
+            self._asked = rows
+            rows = [(0, rows.at(0, self.sources.shares, first=True))]
         else:
-            self.total = positive("num_samples", num_samples)
+            rows = [(since, self.sources.shares(row)) for since, row in rows]
+
+        mixes, end = self._plan(rows)
+        self._planned = mixes
+        self._record = Record(mixes)
+        total = int(ends[-1])
+        if end is not None:
+            total = end
+        if num_samples is not None:
+            total = positive("num_samples", num_samples)
+            if end is not None:
+                total = min(total, end)
+
+        self.total = total
+        self._per_epoch = mixes.before(total)
+
+    def _plan(self, rows: Sequence[tuple[int, Ints]]) -> tuple[Mixes, int | None]:
+        if self._asked is not None and self._is_bounded:
+            raise UsageError.about(
+                "the end of an epoch must be known beforehand",
+                place="MixtureSampler(when_exhausted=)",
+                found=f"when_exhausted={self.when_exhausted!r}, and weights that are asked for on the way",
+                expected="weights, or a mapping of counts to weights",
+                fix="leave when_exhausted out and give num_samples=, or give such weights",
+            )
+        return Rules(self._quota, self.lengths, self.sources.costs, self.when_exhausted).planned(rows)
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether sources end an epoch, or end in it: then each epoch begins like the first."""
+        return self.when_exhausted != "repeat"
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        """The current weights, in multiples of 2**-40, with a sum of 1; a new array, shape (sources,)."""
-        return self._mix.quota.shares / ONE
+        """The current weights, with a sum of 1; a new array, shape (sources,). Shares of samples are multiples of
+        2**-40."""
+        mix = self._record.mixes.holding(self._counted_from(self.epoch) + self._reached()["position"])
+        return self.sources.weights(mix.quota.shares)
 
-    def set_weights(self, weights: npt.ArrayLike | torch.Tensor) -> None:
+    def set_weights(self, weights: npt.ArrayLike | torch.Tensor | Mapping[str, float]) -> None:
         """Changes the weights from the next sample on; with a headrace loader, from the loop's next batch on.
 
-        The loader drops the batches that workers have made ahead, and has them made again.
+        They hold until the next call, in the place of a schedule. All ranks must call it at the same step. The loader
+        drops the batches that workers have made ahead, and has them made again.
 
         Args:
             weights: one for each source.
 
         Raises:
-            UsageError: the weights do not fit the sources, or a framework splits this sampler's keys over the ranks:
-                each rank would change at another place.
+            UsageError: the weights do not fit the sources; or a framework splits this sampler's keys over the ranks:
+                each rank would change at another place; or a source that is exhausted ends an epoch, or ends in it.
 
         Examples:
             >>> sampler = headrace.samplers.MixtureSampler([4, 4], weights=[1, 3])
@@ -138,7 +184,15 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
             >>> sampler.weights
             array([0.5, 0.5])
         """
-        shares = self._checked(weights)
+        shares = self.sources.shares(weights)
+        if self._is_bounded:
+            raise UsageError.about(
+                "the end of an epoch must be known beforehand",
+                place="MixtureSampler.set_weights",
+                found=f"when_exhausted={self.when_exhausted!r}",
+                expected="when_exhausted='repeat'",
+                fix="give the weights to the sampler as a mapping of counts to weights",
+            )
         if self._asking is not None and self._reached()["position"] < self.total:
             raise UsageError.about(
                 "the ranks would change their weights at different places",
@@ -148,7 +202,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
                 fix=f"keep the loader from {self._asking.framework}, or change the weights when the epoch is over",
             )
 
-        self._mix = self._changed(self._mix, shares, self.epoch * self.total + self._reached()["position"])
+        self._record = self._changed(self._record, shares, self.epoch, self._reached()["position"])
         self.changes += 1
 
     @property
@@ -156,9 +210,74 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         """How many samples the dataset must have: the sum over all sources."""
         return int(self.lengths.sum())
 
+    def stats(self) -> dict[str | int, SourceCount]:
+        """Tells what has come of each source, over all ranks and epochs, up to where the iteration is.
+
+        A loader with workers draws ahead of its loop: then the batches are counted that are still to come, too.
+
+        Returns:
+            A count for each source, by its name, or by its number where sources have no names.
+
+        Examples:
+            >>> sampler = headrace.samplers.MixtureSampler({"web": 4, "code": 4}, weights=[1, 3], num_samples=8)
+            >>> keys = list(sampler)
+            >>> sampler.stats()["code"].samples
+            6
+        """
+        return self.sources.counted(self._before(self.epoch, self._reached()["position"]))
+
+    def forecast(self, epochs: int = 1) -> dict[str | int, SourceCount]:
+        """Tells what comes of each source in some epochs, the current one first, with the weights known now.
+
+        Args:
+            epochs: how many, whole ones.
+
+        Returns:
+            A count for each source, as in `stats`.
+
+        Raises:
+            UsageError: `epochs` is no whole number above 0.
+
+        Examples:
+            >>> sampler = headrace.samplers.MixtureSampler({"web": 8, "code": 4}, weights=[1, 3], num_samples=8)
+            >>> sampler.forecast()["code"].repeats
+            1.5
+        """
+        end = self._before(self.epoch + positive("epochs", epochs), 0)
+        return self.sources.counted(np.maximum(end - self._before(self.epoch, 0), 0))
+
+    def begin_window(self, epoch: int, start: int) -> None:
+        """Asks for the weights that hold from a position on, where they are asked for.
+
+        For samplers that plan ahead by `keys_at`, window by window: call it before each, on all ranks. From then on,
+        `keys_at` tells the keys of the window, and state_dict() those weights, also when a resumed run begins the
+        window once more. A window that was begun is not asked for again.
+
+        Args:
+            epoch: counted from 0.
+            start: the first position of the window, in the epoch.
+
+        Raises:
+            UsageError: there are several ranks, the weights may differ between them, and there is no process group.
+
+        Examples:
+            >>> sampler = headrace.samplers.MixtureSampler([4, 4], weights=lambda position: [1, position])
+            >>> sampler.begin_window(epoch=0, start=4)
+            >>> sampler.keys_at(0, np.arange(4, 8)).shape
+            (4,)
+        """
+        here = epoch * self.total + start
+        if not self._is_bounded and here != self._record.window:
+            self._begin_window(epoch, here, here)
+
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
-        """See `PositionalSampler.keys_at`; with the weights that hold now."""
-        sources, counts = self._mix.at(positions + epoch * self.total)
+        """See `PositionalSampler.keys_at`; with the weights that are known now.
+
+        They are known from the beginning of the current window on; without a schedule, from their last change on.
+        """
+        sources, counts = self._record.mixes.at(positions + self._counted_from(epoch))
+        if self._is_bounded:
+            counts = counts + epoch * self._per_epoch[sources]
         passes, places = np.divmod(counts, self.lengths[sources])
         if self.shuffle:
             words = words_at(self._stream(SAMPLES, 0), sources) + passes.astype(np.uint64) * np.uint64(GOLDEN)
@@ -166,6 +285,19 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
 
         keys: Keys = self._offsets[sources] + places
         return keys
+
+    def _counted_from(self, epoch: int) -> int:
+        """Returns the position of the mixes at which an epoch begins."""
+        if self._is_bounded:
+            return 0
+        return epoch * self.total
+
+    def _before(self, epoch: int, position: int) -> Ints:
+        """Returns how often each source came before a position, over all epochs."""
+        counts = self._record.mixes.before(self._counted_from(epoch) + position)
+        if self._is_bounded:
+            counts = counts + epoch * self._per_epoch
+        return counts
 
     def __iter__(self) -> Iterator[int]:
         start = self._begin()["position"]
@@ -179,32 +311,100 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         size = FIRST_CHUNK
         largest = max(LARGEST_CHUNK // world.size, FIRST_CHUNK)
         while count[0] < len(mine):
-            mix = self._mix
-            for key in self.keys_at(epoch, self._wrapped(mine[count[0] : count[0] + size])).tolist():
+            chunk = mine[count[0] : count[0] + size]
+            if self._asked is not None:
+                first = start + count[0] * world.size
+                behind = self._begin_windows(epoch, start, first, first + world.size)
+                chunk = chunk[: max((behind - first) // world.size, 1)]
+
+            mixes = self._record.mixes
+            for key in self.keys_at(epoch, self._wrapped(chunk)).tolist():
                 count[0] += 1
                 yield key
                 # The weights were changed while the loop had this key: the rest of the chunk is of the old ones.
-                if self._mix is not mix:
+                if self._record.mixes is not mixes:
                     break
 
             size = min(2 * size, largest)
 
+        if self._asked is not None:
+            # With "keep" this rank may be one short of the others. States are the same on all.
+            self._begin_windows(epoch, start, start + len(mine) * world.size, self.total)
         count[0] = self.total
 
     def _begin(self) -> State:
         self._asking = splitter()
+        if self._start is None and self._asked is not None:
+            # A pass from the beginning of an epoch asks again, also where it is the same epoch.
+            self._record = self._record._replace(window=None)
         return super()._begin()
 
-    def _changed(self, mix: Mix, shares: Ints, here: int) -> Mix:
-        return Mix.of(self._quota(shares), here, mix.before(here))
+    # -- changes of the weights ----------------------------------------------------------------------------------------
+
+    def _begin_windows(self, epoch: int, start: int, first: int, stop: int) -> int:
+        """Begins the windows in which the positions of a step lie; returns where the one behind them begins.
+
+        start: where the iteration began. first, stop: of the step, over all ranks: so each rank does this with the same
+        step, also where only another rank's sample is in the window.
+        """
+        window = first - first % self.window
+        while window < min(stop, self.total):
+            begun = self._record.window
+            here = epoch * self.total + window
+            if begun is None or here > begun:
+                self._begin_window(epoch, epoch * self.total + max(window, start), epoch * self.total + first)
+            window += self.window
+
+        return window
+
+    def _begin_window(self, epoch: int, here: int, first: int) -> None:
+        """Begins a window. here: where, over all epochs. first: from where on keys are still wanted."""
+        record = self._record
+        mixes = record.mixes
+        if self._asked is not None and not record.replaced:
+            shares = self._agreed(self._asked, here)
+            mixes = mixes.until(here)
+            if here < mixes.row[0].since or shares != mixes.holding(here).quota.shares.tolist():
+                mixes = mixes.changed(self._quota(np.array(shares, np.int64)), here)
+        if record.replaced or not self._is_scheduled:
+            mixes = mixes.kept(epoch * self.total, first)
+        self._record = record._replace(mixes=mixes, window=here)
+
+    @property
+    def _is_scheduled(self) -> bool:
+        """Whether all weights are known beforehand, and change on the way."""
+        return len(self._planned.row) > 1
+
+    def _agreed(self, asked: AskedWeights, here: int) -> list[int]:
+        """Returns the shares from a position on, the same on all ranks."""
+
+        def ask() -> list[int]:
+            counts = self._record.mixes.before(here)
+            known = asked.at(round(float(counts @ self.sources.costs)), self.sources.shares)
+            if known is None:
+                known = self._record.mixes.holding(here).quota.shares
+            return known.tolist()  # type: ignore[no-any-return]
+
+        # Where the sampler has all keys of a group for itself, no rank needs the same weights.
+        if checked_world(self._rank, self._world_size).size == 1:
+            return ask()
+        name = f"{self.name} {self._identity()} {here}"
+        return agreed(asked, f"{asked.place} {crc32(name.encode()):x}", ask)  # type: ignore[no-any-return]
+
+    def _changed(self, record: Record, shares: Ints, epoch: int, position: int) -> Record:
+        """Returns a record in which these shares hold from a position of an epoch on."""
+        begin = epoch * self.total
+        return record.changed(self._quota(shares), begin, begin + position)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
         """Tells where the iteration is, as `ElasticSampler.state_dict` does.
 
-        `shares` are the weights, in units of 2**-40, `since` is the position from which they apply, counted over all
-        epochs, and `counts` says how many samples each source had delivered before that position.
+        `shares` are the shares of samples, in units of 2**-40, `since` is the position from which they apply, counted
+        over all epochs, and `counts` says how many samples each source had delivered before that position. Where
+        weights are asked for, `window` says where the current window began, and `earlier` what held before. `replaced`
+        says that `set_weights` was called.
 
         Returns:
             Plain values, the same on all ranks that are in step.
@@ -223,64 +423,57 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         return functools.partial(self._noted, self.epoch, self._cursor)
 
     def _noted(self, epoch: int, cursor: Cursor) -> Any:
-        return *super()._noted(epoch, cursor), self._mix, self.changes
+        return *super()._noted(epoch, cursor), self._record, self.changes
 
     def state_at(self, checkpoint: Any) -> State:
         if isinstance(checkpoint, dict):
             return checkpoint
 
         epoch, position, _, _ = checkpoint
-        mix = self._mix_at(checkpoint)
-        more = {"since": mix.since, "shares": mix.quota.shares.tolist(), "counts": mix.counts.tolist()}
+        record = self._record_at(checkpoint)
+        if self._is_bounded:
+            mix = record.mixes.holding(position)
+            counts = mix.counts + epoch * self._per_epoch
+            more = {"since": mix.since, "shares": mix.quota.shares.tolist(), "counts": counts.tolist()}
+        else:
+            more = record.to_state(epoch * self.total, epoch * self.total + position)
+        if record.replaced and (self._asked is not None or self._is_scheduled):
+            more["replaced"] = True
         return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position, **more}
 
     def begin_change(self, checkpoint: Any) -> None:
-        self._mix = self._mix_at(checkpoint)
+        self._record = self._record_at(checkpoint)
 
-    def _mix_at(self, checkpoint: Any) -> Mix:
-        epoch, position, mix, changes = checkpoint
+    def _record_at(self, checkpoint: Any) -> Record:
+        epoch, position, record, changes = checkpoint
         if changes == self.changes:
-            return mix  # type: ignore[no-any-return]
-        return self._changed(mix, self._mix.quota.shares, epoch * self.total + position)
+            return record  # type: ignore[no-any-return]
+        return self._changed(record, self._record.mixes.last.quota.shares, epoch, position)
 
     def load_state_dict(self, state_dict: State) -> None:
         super().load_state_dict(state_dict)
-        shares = np.array(state_dict["shares"], np.int64)
-        counts = np.array(state_dict["counts"], np.int64)
-        self._mix = Mix.of(self._quota(shares), state_dict["since"], counts)
+        if self._is_bounded:
+            return
+
+        record = Record.of_state(state_dict, self._quota)
+        if not record.replaced:
+            here = state_dict["epoch"] * self.total + state_dict["position"]
+            for mix in self._planned.row[1:]:
+                if mix.since > here:
+                    record = record._replace(mixes=record.mixes.changed(mix.quota, mix.since))
+        self._record = record
 
     def check_state(self, state: Any) -> None:
         super().check_state(state)
-        since = state.get("since")
-        shares = state.get("shares")
-        counts = state.get("counts")
-        is_sound = isinstance(since, int) and since >= 0 and self._is_row(shares) and self._is_row(counts)
-        if not is_sound or min(shares) < 0 or sum(shares) != ONE:
-            found = f"since={since!r}, shares={shares!r}, counts={counts!r}"
+        if found := damage_in(state, len(self.lengths)):
             self._refuse("this state is damaged", found, "what state_dict() returned")
-
-    def _is_row(self, row: object) -> bool:
-        """Tells whether something has an entry for each source, as rows of a state do."""
-        return isinstance(row, list) and len(row) == len(self.lengths)
 
     def _quota(self, shares: Ints) -> Quota:
         return Quota(shares, self._stream(SOURCES, 0))
 
-    def _checked(self, weights: npt.ArrayLike | torch.Tensor) -> Ints:
-        shares = shares_of(checked_weights(weights))
-        if len(shares) != len(self.lengths):
-            self._refuse_weights(f"{len(shares)} weights")
-
-        empty = np.flatnonzero((self.lengths == 0) & (shares > 0))
-        if empty.size:
-            self._refuse_weights(f"a weight for the empty source {empty[0]}")
-        return shares
-
-    def _refuse_weights(self, found: str) -> None:
-        expected = f"one for each of the {len(self.lengths)} sources, and 0 for empty ones"
-        fix = "give as many weights as sources, in the same order"
-        raise UsageError.about("these weights do not fit", place="weights=", found=found, expected=expected, fix=fix)
-
     def _identity(self) -> dict[str, Any]:
-        more = {"sources": len(self.lengths), "digest": self._digest, "shuffle": self.shuffle}
+        more: dict[str, Any] = {"sources": len(self.lengths), "digest": self._digest, "shuffle": self.shuffle}
+        if self._is_bounded:
+            more["when_exhausted"] = self.when_exhausted
+            more["weights"] = digest_of(np.concatenate([[mix.since, *mix.quota.shares] for mix in self._planned.row]))
         return {**super()._identity(), **more}

@@ -1,0 +1,80 @@
+"""What a mixture remembers of its weights, and how a state tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.samplers.mixes import Mix, Mixes
+from headrace.samplers.quota import ONE, Ints, Quota
+
+
+class Record(NamedTuple):
+    """Which weights hold where: what a state needs, beside a position."""
+
+    mixes: Mixes
+    window: int | None = None
+    """Where the window begins whose weights were asked for last, counted over all epochs."""
+    replaced: bool = False
+    """Whether `set_weights` has ended the schedule."""
+
+    def changed(self, quota: Quota, epoch: int, here: int) -> Record:
+        """Returns a record in which other weights hold from a position on. epoch: the position at which it begins."""
+        mixes = self.mixes.changed(quota, here)
+        # Whoever plans by windows still needs what held in this one.
+        if self.window is None:
+            mixes = Mixes([mixes.last])
+        else:
+            mixes = mixes.kept(epoch, min(self.window, here))
+        return Record(mixes, self.window, replaced=True)
+
+    def to_state(self, epoch: int, here: int) -> dict[str, Any]:
+        """Returns what a state at a position tells: plain values. epoch: the position at which the epoch begins."""
+        mixes = self.mixes.until(here)
+        state: dict[str, Any] = {"since": mixes.last.since, **_counts(mixes.last)}
+        if self.window is None:
+            return state
+
+        state["window"] = self.window
+        earlier = mixes.kept(epoch, min(self.window, here)).row[:-1]
+        if earlier:
+            state["earlier"] = [{"since": mix.since, **_counts(mix)} for mix in earlier]
+        return state
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], quota: Callable[[Ints], Quota]) -> Record:
+        """Returns the record that a state tells of."""
+        row = []
+        for told in (*state.get("earlier", ()), state):
+            shares = np.array(told["shares"], np.int64)
+            row.append(Mix.of(quota(shares), told["since"], np.array(told["counts"], np.int64)))
+
+        return cls(Mixes(row), state.get("window"), bool(state.get("replaced", False)))
+
+
+def _counts(mix: Mix) -> dict[str, list[int]]:
+    return {"shares": mix.quota.shares.tolist(), "counts": mix.counts.tolist()}
+
+
+def damage_in(state: Mapping[str, Any], count: int) -> str:
+    """Returns what is wrong with the state of a record of `count` sources; empty if nothing is."""
+    earlier = state.get("earlier", [])
+    window = state.get("window")
+    if not isinstance(earlier, list) or not (window is None or isinstance(window, int)):
+        return f"earlier={earlier!r}, window={window!r}"
+
+    for told in (*earlier, state):
+        if not isinstance(told, Mapping):
+            return f"earlier={earlier!r}"
+
+        since = told.get("since")
+        shares = told.get("shares")
+        counts = told.get("counts")
+        are_rows = all(isinstance(row, list) and len(row) == count for row in (shares, counts))
+        is_sound = isinstance(since, int) and since >= 0 and are_rows
+        if not is_sound or min(shares) < 0 or sum(shares) != ONE:  # type: ignore[arg-type]
+            return f"since={since!r}, shares={shares!r}, counts={counts!r}"
+
+    return ""
