@@ -31,6 +31,11 @@ TOTAL = 1301
 LENGTHS = 1 + words_at(0, np.arange(TOTAL)).astype(np.int64) % 59
 LABELS = np.asarray(list("aabbbbc"))[words_at(1, np.arange(TOTAL)).astype(np.int64) % 7]
 
+def growing(position: int) -> list[int]:
+    """Weights of a mixture from a position on."""
+    return [1, 2, 1 + position // 100]
+
+
 MAKERS: dict[str, Maker] = {
     "shuffled": lambda **more: DistributedSampler(TOTAL, **more),
     "in order": lambda **more: DistributedSampler(TOTAL, shuffle=False, **more),
@@ -45,6 +50,9 @@ MAKERS: dict[str, Maker] = {
     "packed": lambda **more: PackedBatchSampler(LENGTHS, 120, window=300, balance="tokens", **more),
     "packed, split": lambda **more: PackedBatchSampler(LENGTHS, 100, 2, fit="split", window=200, **more),
     "mixture": lambda **more: MixtureSampler([900, 390, 11], [1, 2, 3], **more),
+    "mixture, schedule": lambda **more: MixtureSampler([900, 390, 11], {0: [1, 2, 3], 300: [5, 1, 0]}, **more),
+    "mixture, asked": lambda **more: MixtureSampler([900, 390, 11], growing, window=100, **more),
+    "mixture, drop": lambda **more: MixtureSampler([900, 390, 11], [1, 2, 3], when_exhausted="drop", **more),
 }
 
 BATCHES = ["bucketed", "bucketed, drop last", "max tokens", "max tokens, skip", "packed", "packed, split"]

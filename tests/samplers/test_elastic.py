@@ -118,6 +118,8 @@ def test_an_impossible_rank_is_refused(make: Any) -> None:
 
 @every_sampler_of_keys
 def test_keys_do_not_depend_on_how_they_are_asked_for(make: Any) -> None:
+    if make is MAKERS["mixture, asked"]:
+        return  # its weights are not known beforehand
     sampler = make(**ALONE)
     positions = np.arange(sampler.total)
     for epoch in (0, 2):
@@ -219,6 +221,9 @@ GOLDEN = {
     ],
     "max tokens, skip": [[1211], [428], [1000, 299]],
     "mixture": [1295, 984, 1296],
+    "mixture, schedule": [767, 508, 1167],
+    "mixture, asked": [1290, 1298, 1291],
+    "mixture, drop": [225, 8, 868],
 }
 
 

@@ -128,6 +128,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         else:
             rows = [(since, self.sources.shares(row)) for since, row in rows]
 
+        self._rows = digest_of(np.concatenate([[since, *shares] for since, shares in rows]))
         mixes, end = self._plan(rows)
         self._planned = mixes
         self._record = Record(mixes)
@@ -334,10 +335,18 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
 
     def _begin(self) -> State:
         self._asking = splitter()
-        if self._start is None and self._asked is not None:
-            # A pass from the beginning of an epoch asks again, also where it is the same epoch.
-            self._record = self._record._replace(window=None)
+        if self._start is None:
+            self._ask_anew()
         return super()._begin()
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `ElasticSampler.set_epoch`."""
+        super().set_epoch(epoch)
+        self._ask_anew()
+
+    def _ask_anew(self) -> None:
+        """Has a pass from the beginning of an epoch ask for weights, also where it is the same epoch once more."""
+        self._record = self._record._replace(window=None)
 
     # -- changes of the weights ----------------------------------------------------------------------------------------
 
@@ -456,11 +465,9 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
             return
 
         record = Record.of_state(state_dict, self._quota)
-        if not record.replaced:
+        if self._is_scheduled and not record.replaced:
             here = state_dict["epoch"] * self.total + state_dict["position"]
-            for mix in self._planned.row[1:]:
-                if mix.since > here:
-                    record = record._replace(mixes=record.mixes.changed(mix.quota, mix.since))
+            record = record.within(self._planned, here)
         self._record = record
 
     def check_state(self, state: Any) -> None:
@@ -475,5 +482,5 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         more: dict[str, Any] = {"sources": len(self.lengths), "digest": self._digest, "shuffle": self.shuffle}
         if self._is_bounded:
             more["when_exhausted"] = self.when_exhausted
-            more["weights"] = digest_of(np.concatenate([[mix.since, *mix.quota.shares] for mix in self._planned.row]))
+            more["weights"] = self._rows
         return {**super()._identity(), **more}

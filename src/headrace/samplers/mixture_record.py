@@ -30,6 +30,15 @@ class Record(NamedTuple):
             mixes = mixes.kept(epoch, min(self.window, here))
         return Record(mixes, self.window, replaced=True)
 
+    def within(self, planned: Mixes, here: int) -> Record:
+        """Returns a record that has the mixes of a schedule, too: those before its own, and those behind a position."""
+        row = [mix for mix in planned.row if mix.since < self.mixes.row[0].since]
+        mixes = Mixes([*row, *self.mixes.row])
+        for mix in planned.row:
+            if mix.since > here:
+                mixes = mixes.changed(mix.quota, mix.since)
+        return self._replace(mixes=mixes)
+
     def to_state(self, epoch: int, here: int) -> dict[str, Any]:
         """Returns what a state at a position tells: plain values. epoch: the position at which the epoch begins."""
         mixes = self.mixes.until(here)
