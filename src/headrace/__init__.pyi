@@ -47,6 +47,7 @@ from headrace.data.formats.registry import open_writer as open_writer
 from headrace.data.image_folder import ImageFolder as ImageFolder
 from headrace.data.lengths_of import lengths_of as lengths_of
 from headrace.data.live.follow import follow as follow
+from headrace.data.mix import mix as mix
 from headrace.data.opening import open as open
 from headrace.data.opening import open_tokens as open_tokens
 from headrace.data.staged.staged import Staged as Staged

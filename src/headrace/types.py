@@ -12,6 +12,7 @@ from headrace.data.formats.columns import Ragged as Ragged
 from headrace.data.formats.columns import Schema as Schema
 from headrace.data.formats.protocol import Writer as Writer
 from headrace.data.gather import Padded as Padded
+from headrace.data.mixed_stream import MixedStream as MixedStream
 from headrace.data.stored import StoredDataset as StoredDataset
 from headrace.data.stream import StoredStream as StoredStream
 from headrace.data.stream_steps import SteppedStream as SteppedStream

@@ -56,8 +56,9 @@ OF_HEADRACE: dict[str, set[str]] = {
     "IntoArray": {"into", "shape", "dtype"},
     "LogDataset": {"commit", "endless", "live_sampler", "path_of_sample"},
     "MixtureSampler": {
-        "begin_change", "check_state", "checkpoint", "follow", "keys_at", "load_state_dict", "state_at",
+        "begin_change", "check_state", "checkpoint", "follow", "keys_at", "load_state_dict", "set_epoch", "state_at",
     },
+    "MixedStream": {"encoded", "lies_elsewhere", "set_epoch"},
     "Observed": {"recorder"},
     "OnError": {"of", "is_plain"},
     "PositionalSampler": {"checkpoint", "follow", "key_arrays", "key_lists", "positions_of", "state_at", "upcoming"},

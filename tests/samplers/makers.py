@@ -31,6 +31,7 @@ TOTAL = 1301
 LENGTHS = 1 + words_at(0, np.arange(TOTAL)).astype(np.int64) % 59
 LABELS = np.asarray(list("aabbbbc"))[words_at(1, np.arange(TOTAL)).astype(np.int64) % 7]
 
+
 def growing(position: int) -> list[int]:
     """Weights of a mixture from a position on."""
     return [1, 2, 1 + position // 100]

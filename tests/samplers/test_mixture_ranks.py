@@ -23,7 +23,16 @@ def test_a_file_that_changes_between_two_ranks_leaves_them_in_step(tmp_path: Pat
     path.write_text("[1, 0]")
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.samplers.weights_program", str(rank), tmp_path / "store", path],
+            [
+                sys.executable,
+                "-W",
+                "error",
+                "-m",
+                "tests.samplers.weights_program",
+                str(rank),
+                tmp_path / "store",
+                path,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

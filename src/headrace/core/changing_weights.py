@@ -146,14 +146,14 @@ def in_order(row: Any, names: Sequence[str] | None, what: str = "weights") -> An
     return [row[name] for name in names]
 
 
-def sources_of(sources: Any) -> tuple[list[Any], list[str] | None]:
-    """Returns the sources in their order, and their names if they are given by names."""
+def sources_of(sources: Any, what: str = "sources") -> tuple[list[Any], list[str] | None]:
+    """Returns the sources in their order, and their names if they are given by names. what: the argument's name."""
     if not isinstance(sources, Mapping):
         return list(sources), None
 
     wrong = [name for name in sources if not isinstance(name, str)]
     if wrong:
-        raise wrong_argument("sources", wrong[0], "names that are text", found=f"the name {wrong[0]!r}")
+        raise wrong_argument(what, wrong[0], "names that are text", found=f"the name {wrong[0]!r}")
     return list(sources.values()), list(sources)
 
 

@@ -135,6 +135,13 @@ class YieldsBatches(Protocol):
         """
 
 
+class NamesLastSample(Protocol):
+    """An iterator over a stream that tells where its samples come from. Asked when a step failed on a sample."""
+
+    def place_of_last(self, part: str | int | None) -> str:
+        """Returns where the last sample that `next` gave comes from. part: a column, if only one is meant."""
+
+
 class NamesSamples(Protocol):
     """A map-style dataset that tells from which file a sample comes. Asked when a sample was bad.
 

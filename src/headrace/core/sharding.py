@@ -80,7 +80,8 @@ SPLITTERS = {"get_worker_info", "shard", "current_part"}
 def splits_itself(stream: object) -> bool:
     """Returns whether an iterable dataset seems to split itself over the workers, by the names in its methods.
 
-    Also if a dataset that it holds does. One that leaves it to a function of another place is not known to.
+    Also if a dataset that it holds does, or one of several. One that leaves it to a function of another place is not
+    known to.
     """
     # By id, since datasets may hold each other in a circle, and need not have a hash.
     seen = {id(stream)}
@@ -90,10 +91,12 @@ def splits_itself(stream: object) -> bool:
         if _has_splitting_method(type(dataset)):
             return True
 
-        for held in getattr(dataset, "__dict__", {}).values():
-            if isinstance(held, IterableDataset) and id(held) not in seen:
-                seen.add(id(held))
-                waiting.append(held)
+        for attribute in getattr(dataset, "__dict__", {}).values():
+            several = attribute if isinstance(attribute, (list, tuple)) else (attribute,)
+            for held in several:
+                if isinstance(held, IterableDataset) and id(held) not in seen:
+                    seen.add(id(held))
+                    waiting.append(held)
 
     return False
 

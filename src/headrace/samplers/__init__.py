@@ -9,7 +9,7 @@ batches: as `batch_sampler=`). Call `loader.set_epoch` or give the loader a `see
 - `WeightedSampler`, `ClassBalancedSampler`: rare samples, or rare classes, more often.
 - `LengthBucketBatchSampler`, `MaxTokensBatchSampler`: batches of samples of similar length, with little padding.
 - `PackedBatchSampler`: documents packed end to end, up to a budget of tokens.
-- `MixtureSampler`: several datasets by weights, which may change during training.
+- `MixtureSampler`: several datasets by weights of samples or tokens, which may change during training.
 """
 
 from headrace.samplers.balanced import ClassBalancedSampler
@@ -20,6 +20,7 @@ from headrace.samplers.mixture import MixtureSampler
 from headrace.samplers.packed import PackedBatchSampler
 from headrace.samplers.packed_batch import PackedBatch
 from headrace.samplers.sampler import ElasticSampler, PositionalSampler
+from headrace.samplers.sources import SourceCount
 from headrace.samplers.weighted import WeightedSampler
 from headrace.samplers.windowed import Batch
 
@@ -35,5 +36,6 @@ __all__ = [
     "PackedBatch",
     "PackedBatchSampler",
     "PositionalSampler",
+    "SourceCount",
     "WeightedSampler",
 ]

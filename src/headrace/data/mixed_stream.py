@@ -1,0 +1,293 @@
+"""Several streams as one: at each sample, the source comes that is furthest behind its share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.core.changing_weights import AskedWeights, Unit, WhenExhausted, in_order
+from headrace.core.errors import StateError, UsageError
+from headrace.core.protocols import says_yes, tell_epoch
+from headrace.core.randomness.counter_based import uniforms_at
+from headrace.core.sharding import Part, current_part
+from headrace.data.mixed_source import MixedSource
+from headrace.data.stream_steps import FluentStream
+from headrace.samplers.weighted import checked_weights
+
+TOKENS = "input_ids"
+"""The part of a sample that has its tokens, by default."""
+
+
+class MixRules(NamedTuple):
+    """What decides which source comes next."""
+
+    names: list[str] | None
+    size: int
+    """How many sources there are."""
+    rows: list[tuple[int, list[float]]]
+    """The weights that hold from some counts on; of weights that are asked for, those at the beginning."""
+    asked: AskedWeights | None
+    unit: Unit
+    length: Callable[[Any], int] | None
+    when_exhausted: WhenExhausted
+    window: int
+
+    def checked(self, row: Any) -> list[float]:
+        """Returns weights with a sum of 1. Raises `UsageError` if they do not fit."""
+        weights = checked_weights(in_order(row, self.names))
+        if len(weights) != self.size:
+            raise UsageError.about(
+                "these weights do not fit",
+                place="weights=",
+                found=f"{len(weights)} weights",
+                expected=f"one for each of the {self.size} streams",
+                fix="give as many weights as streams, in the same order",
+            )
+        return (weights / weights.sum()).tolist()  # type: ignore[no-any-return]
+
+    def cost(self, sample: Any) -> float:
+        """Returns what a sample counts."""
+        if self.unit == "samples":
+            return 1.0
+
+        try:
+            if self.length is not None:
+                tokens = self.length(sample)
+            elif isinstance(sample, Mapping) and TOKENS in sample:
+                tokens = len(sample[TOKENS])
+            else:
+                tokens = len(sample)
+            cost = float(tokens)
+        except TypeError as error:
+            raise _no_length(f"a {type(sample).__name__}: {error}") from error
+        if not 0 <= cost < float("inf"):
+            raise _no_length(f"a length of {tokens!r}")
+        return cost
+
+
+def _no_length(found: str) -> UsageError:
+    return UsageError.about(
+        "cannot tell how many tokens a sample has",
+        place="headrace.mix(length=)",
+        found=found,
+        expected=f"samples with a part {TOKENS!r} that has a length, or with a length of their own",
+        fix="give length=, a function that takes a sample and returns its number of tokens, from 0 up",
+    )
+
+
+class MixedStream(FluentStream):
+    """Samples of several streams; made by `headrace.mix`.
+
+    Args:
+        streams: the sources.
+        rules: what decides which of them comes next.
+
+    Examples:
+        >>> np.save("x.npy", np.arange(3))
+        >>> stream = headrace.open("x.npy").stream()
+        >>> mixed = headrace.mix([stream, stream.map(lambda value: -value, on="data")], weights=[1, 1])
+        >>> [int(sample["data"]) for sample in mixed]
+        [0, 0, 1, -1, 2, -2]
+    """
+
+    def __init__(self, streams: Sequence[Any], rules: MixRules) -> None:
+        self._streams = tuple(streams)
+        self._rules = rules
+
+    def __iter__(self) -> MixedIterator:
+        return MixedIterator(self._streams, self._rules, _part())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the streams the number of the epoch."""
+        for stream in self._streams:
+            tell_epoch(stream, epoch)
+
+    @property
+    def lies_elsewhere(self) -> bool:
+        """Whether samples are read from an object store or a server."""
+        return any(says_yes(stream, "lies_elsewhere") for stream in self._streams)
+
+    def encoded(self, part: str | int | None) -> MixedStream:
+        streams = []
+        for stream in self._streams:
+            if isinstance(stream, FluentStream):
+                stream = stream.encoded(part)
+            streams.append(stream)
+
+        return MixedStream(streams, self._rules)
+
+    def __repr__(self) -> str:
+        return f"mixture of {len(self._streams)} streams"
+
+
+def _part() -> Part:
+    """Returns the place of this worker. It is not asked for to split anything: that is left to the streams."""
+    return current_part()
+
+
+class MixedIterator:
+    """One pass over a mixture.
+
+    Each source has a credit: what it should have got so far, less what it got. Of those that take part, the one with
+    the largest credit comes next. So after any sample no source is more than a few samples off its share.
+    """
+
+    def __init__(self, streams: Sequence[Any], rules: MixRules, part: Part) -> None:
+        self._rules = rules
+        self._parts = part.parts
+        names: Sequence[str | int] = rules.names or range(len(streams))
+        self._sources = [MixedSource(stream, name) for stream, name in zip(streams, names, strict=True)]
+        self._credit = [0.0] * len(streams)
+        self._takes_part = [True] * len(streams)
+        self._counted = 0.0
+        self._given = 0
+        self._row = 0
+        self._asked_at: int | None = None
+        self._weights = rules.rows[0][1]
+        self._shares: list[float] | None = None
+        self._is_over = False
+        self._last: MixedSource | None = None
+        # A rare source shall not come in all workers of all ranks at the same time.
+        self._debts = [0.0] * len(streams)
+        if part.number:
+            self._debts = uniforms_at(part.number, np.arange(len(streams))).tolist()
+
+    def __iter__(self) -> MixedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        while not self._is_over:
+            shares = self._shares_here()
+            number = self._farthest_behind(shares)
+            if number is None:
+                self._is_over = True
+                break
+
+            source = self._sources[number]
+            try:
+                sample = source.next()
+            except StopIteration:
+                self._end(number, shares)
+                continue
+
+            cost = self._rules.cost(sample)
+            credit = self._credit
+            if self._given == 0:
+                credit = [have - debt * cost for have, debt in zip(credit, self._debts, strict=True)]
+            self._credit = [have + share * cost for have, share in zip(credit, shares, strict=True)]
+            self._credit[number] -= cost
+            self._counted += cost
+            self._given += 1
+            self._last = source
+            return sample
+
+        raise StopIteration
+
+    def _farthest_behind(self, shares: list[float]) -> int | None:
+        """Returns the source with the largest credit, of equal ones that with the largest share; None: no share is."""
+        wanted = [number for number, share in enumerate(shares) if share > 0]
+        return max(wanted, key=lambda number: (self._credit[number], shares[number]), default=None)
+
+    def place_of_last(self, part: str | int | None) -> str:
+        """Returns where the last sample comes from. part: a column, if only one is meant."""
+        if self._last is None:
+            return "a sample"
+        return self._last.place_of_last(part)
+
+    def _shares_here(self) -> list[float]:
+        """Returns the shares of the sources that take part, with a sum of 1; zeros if there is nothing left."""
+        self._renew()
+        if self._shares is not None:
+            return self._shares
+
+        rows = self._rules.rows
+        shares = self._of_those_that_take_part(self._weights)
+        while not any(shares) and self._row + 1 < len(rows):
+            # All that these weights are for are through: the next ones hold at once.
+            self._row += 1
+            self._weights = rows[self._row][1]
+            shares = self._of_those_that_take_part(self._weights)
+
+        total = sum(shares) or 1.0
+        self._shares = [share / total for share in shares]
+        return self._shares
+
+    def _of_those_that_take_part(self, weights: Sequence[float]) -> list[float]:
+        return [weight if takes_part else 0.0 for weight, takes_part in zip(weights, self._takes_part, strict=True)]
+
+    def _renew(self) -> None:
+        """Takes up the weights that hold from here on. Other workers are taken to be as far as this one."""
+        rules = self._rules
+        count = round(self._counted * self._parts)
+        if rules.asked is not None:
+            window = max(rules.window // self._parts, 1)
+            begin = self._given - self._given % window
+            if self._asked_at is None or begin > self._asked_at:
+                self._asked_at = begin
+                weights = rules.asked.at(count, rules.checked)
+                if weights is not None:
+                    self._weights = weights
+                    self._shares = None
+            return
+
+        while self._row + 1 < len(rules.rows) and rules.rows[self._row + 1][0] <= count:
+            self._row += 1
+            self._weights = rules.rows[self._row][1]
+            self._shares = None
+
+    def _end(self, number: int, shares: list[float]) -> None:
+        """Does what is to be done when a source has come to its end. shares: those that hold now."""
+        source = self._sources[number]
+        if self._rules.when_exhausted == "stop":
+            self._is_over = True
+        elif self._rules.when_exhausted == "drop" or source.is_at_beginning:
+            # A source that has nothing for this worker is never asked again.
+            self._takes_part[number] = False
+            self._shares = None
+        elif all(one.passes for one, share in zip(self._sources, shares, strict=True) if share > 0):
+            self._is_over = True
+        else:
+            source.begin_again()
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where the sources are, what they have got, and the weights that hold."""
+        return {
+            "sources": [source.state_dict() for source in self._sources],
+            "credit": list(self._credit),
+            "takes_part": list(self._takes_part),
+            "counted": self._counted,
+            "given": self._given,
+            "weights": list(self._weights),
+            "row": self._row,
+            "asked_at": self._asked_at,
+            "over": self._is_over,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on behind what was given, with the weights that held there until the next window."""
+        states = state_dict["sources"]
+        if len(states) != len(self._sources):
+            raise StateError.about(
+                "this state belongs to another mixture",
+                place="headrace.mix",
+                found=f"a state of {len(states)} streams",
+                expected=f"a state of {len(self._sources)} streams",
+                fix="mix the same streams, in the same order",
+            )
+
+        for source, state in zip(self._sources, states, strict=True):
+            source.load_state_dict(state)
+
+        self._credit = list(state_dict["credit"])
+        self._takes_part = list(state_dict["takes_part"])
+        self._counted = state_dict["counted"]
+        self._given = state_dict["given"]
+        self._weights = list(state_dict["weights"])
+        self._shares = None
+        self._row = state_dict["row"]
+        self._asked_at = state_dict["asked_at"]
+        self._is_over = state_dict["over"]
