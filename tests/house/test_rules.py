@@ -72,7 +72,7 @@ MORE_IMPORTS = {
     "data/formats/idx.py": 16,
     "data/formats/tensordict_memmap.py": 16,
     "data/live/schemes.py": 16,
-    "types.py": 18,
+    "types.py": 19,
 }
 
 
@@ -304,6 +304,7 @@ def test_the_public_words_are_few_and_known() -> None:
         "lengths_of",
         "load_quarantine",
         "merge_states",
+        "mix",
         "open",
         "open_tokens",
         "open_writer",

@@ -88,8 +88,8 @@ class MixedStream(FluentStream):
         >>> np.save("x.npy", np.arange(3))
         >>> stream = headrace.open("x.npy").stream()
         >>> mixed = headrace.mix([stream, stream.map(lambda value: -value, on="data")], weights=[1, 1])
-        >>> [int(sample["data"]) for sample in mixed]
-        [0, 0, 1, -1, 2, -2]
+        >>> [int(sample["data"]) for sample in mixed][:4]
+        [0, 0, 1, -1]
     """
 
     def __init__(self, streams: Sequence[Any], rules: MixRules) -> None:

@@ -101,8 +101,8 @@ class Mixes:
         return type(self)([*self.row[first : min(first + 1, begun)], *self.row[begun:]])
 
 
-class Rules(NamedTuple):
-    """What turns weights into counts."""
+class MixPlan(NamedTuple):
+    """What turns weights that are known beforehand into mixes."""
 
     quota: Callable[[Ints], Quota]
     """Makes a sequence of these shares."""
@@ -112,7 +112,7 @@ class Rules(NamedTuple):
     """What a sample of each source counts in a schedule: 1, or its tokens on average."""
     when_exhausted: WhenExhausted
 
-    def planned(self, rows: Sequence[tuple[int, Ints]]) -> tuple[Mixes, int | None]:
+    def of(self, rows: Sequence[tuple[int, Ints]]) -> tuple[Mixes, int | None]:
         """Returns the mixes of a schedule, and where the epoch ends; None: nothing but the caller ends it.
 
         rows: shares, each with what was counted before they hold.

@@ -16,7 +16,7 @@ from headrace.core.errors import UsageError
 from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
 from headrace.core.world import checked_world
 from headrace.samplers.frameworks import SplitOverRanks, Splitter, splitter
-from headrace.samplers.mixes import Mixes, Rules
+from headrace.samplers.mixes import Mixes, MixPlan
 from headrace.samplers.mixture_record import Record, damage_in
 from headrace.samplers.permutation import Permutations
 from headrace.samplers.positions import local_range
@@ -152,7 +152,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
                 expected="weights, or a mapping of counts to weights",
                 fix="leave when_exhausted out and give num_samples=, or give such weights",
             )
-        return Rules(self._quota, self.lengths, self.sources.costs, self.when_exhausted).planned(rows)
+        return MixPlan(self._quota, self.lengths, self.sources.costs, self.when_exhausted).of(rows)
 
     @property
     def _is_bounded(self) -> bool:
@@ -369,15 +369,12 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     def _begin_window(self, epoch: int, here: int, first: int) -> None:
         """Begins a window. here: where, over all epochs. first: from where on keys are still wanted."""
         record = self._record
-        mixes = record.mixes
         if self._asked is not None and not record.replaced:
-            shares = self._agreed(self._asked, here)
-            mixes = mixes.until(here)
-            if here < mixes.row[0].since or shares != mixes.holding(here).quota.shares.tolist():
-                mixes = mixes.changed(self._quota(np.array(shares, np.int64)), here)
+            shares = np.array(self._agreed(self._asked, here), np.int64)
+            record = record.asked(self._quota(shares), here)
         if record.replaced or not self._is_scheduled:
-            mixes = mixes.kept(epoch * self.total, first)
-        self._record = record._replace(mixes=mixes, window=here)
+            record = record.kept(epoch * self.total, first)
+        self._record = record._replace(window=here)
 
     @property
     def _is_scheduled(self) -> bool:

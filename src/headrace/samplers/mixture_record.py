@@ -30,6 +30,18 @@ class Record(NamedTuple):
             mixes = mixes.kept(epoch, min(self.window, here))
         return Record(mixes, self.window, replaced=True)
 
+    def asked(self, quota: Quota, here: int) -> Record:
+        """Returns a record in which weights hold from a position on that were asked for there."""
+        mixes = self.mixes.until(here)
+        is_known = here >= mixes.row[0].since and np.array_equal(mixes.last.quota.shares, quota.shares)
+        if is_known:
+            return self._replace(mixes=mixes)
+        return self._replace(mixes=mixes.changed(quota, here))
+
+    def kept(self, epoch: int, window: int) -> Record:
+        """Returns a record that begins with a window, but for the mix at the beginning of the epoch."""
+        return self._replace(mixes=self.mixes.kept(epoch, window))
+
     def within(self, planned: Mixes, here: int) -> Record:
         """Returns a record that has the mixes of a schedule, too: those before its own, and those behind a position."""
         row = [mix for mix in planned.row if mix.since < self.mixes.row[0].since]
