@@ -211,9 +211,9 @@ def test_tokens_are_what_a_function_gets_where_weights_are_of_tokens() -> None:
     stop=st.integers(0, 49),
     before=st.sampled_from([1, 2, 3, 4]),
     after=st.sampled_from([1, 2, 3, 4, 6]),
-    window=st.sampled_from([5, 12, 50, 100, 599]),
+    window=st.sampled_from([17, 50, 100, 599]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_resume_in_mid_window_replays_what_was_answered(stop: int, before: int, after: int, window: int) -> None:
     """What the function answers has changed meanwhile: it holds from the next window on."""
     bias = [0]
@@ -326,11 +326,11 @@ def test_ranks_without_a_process_group_are_refused_a_file(file: Path) -> None:
             next(iter(sampler))
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loader_resumes_with_the_weights_of_the_window(file: Path, num_workers: int) -> None:
+@pytest.mark.parametrize("more", [{}, {"num_workers": 2}, {"seed": 0}], ids=str)
+def test_a_loader_resumes_with_the_weights_of_the_window(file: Path, more: dict[str, Any]) -> None:
     def made() -> Any:
         sampler = MixtureSampler(LENGTHS, file, 600, window=96, **ALONE)
-        return headrace.DataLoader(range(800), batch_size=8, sampler=sampler, num_workers=num_workers)  # type: ignore[arg-type]
+        return headrace.DataLoader(range(800), batch_size=8, sampler=sampler, **more)  # type: ignore[arg-type]
 
     loader = made()
     iterator = iter(loader)
@@ -364,17 +364,20 @@ def test_a_window_that_was_begun_is_answered_from_the_state() -> None:
 
 def test_weights_set_within_a_window_leave_what_came_before_in_it() -> None:
     sampler = MixtureSampler(LENGTHS, [1, 1], 600, **ALONE)
+    iterator = iter(sampler)
+    list(islice(iterator, 50))
     sampler.begin_window(0, 0)
-    before = sampler.keys_at(0, np.arange(600)).tolist()
-    list(islice(sampler, 200))
-    sampler.begin_window(0, 0)
+    sampler.set_weights([3, 1])
+    sampler.begin_window(0, 100)
+    before = sampler.keys_at(0, np.arange(100, 600)).tolist()
+    list(islice(iterator, 150))
     sampler.set_weights([0, 1])
-    after = sampler.keys_at(0, np.arange(600)).tolist()
-    assert after[:200] == before[:200]
-    assert of_first(after, 200) == 0
+    after = sampler.keys_at(0, np.arange(100, 600)).tolist()
+    assert after[:100] == before[:100]
+    assert of_first(after, 100) == 0
     resumed = MixtureSampler(LENGTHS, [1, 1], 600, **ALONE)
     resumed.load_state_dict(sampler.state_dict())
-    assert resumed.keys_at(0, np.arange(600)).tolist() == after
+    assert resumed.keys_at(0, np.arange(100, 600)).tolist() == after
 
 
 # -- what one can ask --------------------------------------------------------------------------------------------------
