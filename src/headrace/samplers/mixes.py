@@ -9,10 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.changing_weights import WhenExhausted
-from headrace.samplers.quota import ONE, Ints, Quota, shares_of
+from headrace.samplers.quota import ONE, STRATA, Ints, Quota, shares_of
 
 FARTHEST = 1 << 61
 """The last position at which an end is looked for."""
+
+WAYS = 16
+"""Places that are looked at together."""
+
+OFF = 16
+"""How many samples a source is off its share, at most places."""
 
 
 class Mix(NamedTuple):
@@ -37,6 +43,10 @@ class Mix(NamedTuple):
     def before(self, position: int) -> Ints:
         """Returns how often each source came before `position`."""
         return self.quota.before(position) + self.ahead
+
+    def before_blocks(self, blocks: Ints) -> Ints:
+        """Returns how often each source came before blocks of `STRATA` positions, shape (blocks, sources)."""
+        return self.quota.before_blocks(blocks) + self.ahead
 
 
 class Mixes:
@@ -161,28 +171,37 @@ class MixPlan(NamedTuple):
 
     def _first_end(self, mix: Mix, change: int | None, is_through: npt.NDArray[np.bool_]) -> int | None:
         """Returns the position behind the last sample of the source that ends first; None: none by `change`."""
-
-        def ends(position: int) -> bool:
-            return bool(((mix.before(position) >= self.lengths) & ~is_through).any())
-
-        if change is not None and not ends(change):
+        wanted = ~is_through & (mix.quota.shares > 0)
+        if change is not None and not (mix.before(change) >= self.lengths)[wanted].any():
             return None
 
-        low = mix.since
-        if change is not None:
-            high = change
-        else:
-            high = low + 1
-            while not ends(high):
-                if high >= FARTHEST:
-                    return None
-                high = min(low + 2 * (high - low), FARTHEST)
+        def ends_before(blocks: Ints) -> npt.NDArray[np.bool_]:
+            found: npt.NDArray[np.bool_] = (mix.before_blocks(blocks) >= self.lengths)[:, wanted].any(axis=1)
+            return found
 
-        # No source is through at `low`, and one is at `high`.
+        # No source is through where block `low` begins, and one is where block `high` begins. Most ends are near where
+        # a source would end that comes evenly.
+        each = ONE / mix.quota.shares[wanted]
+        even = (self.lengths - mix.counts)[wanted] * each
+        near = min(float(even.min()), FARTHEST)
+        slack = OFF * float(each[np.argmin(even)])
+        low = mix.since // STRATA
+        high = (mix.since + int(near + slack)) // STRATA + 1
+        nearer = (mix.since + int(near - slack)) // STRATA
+        if nearer > low and not ends_before(np.array([nearer]))[0]:
+            low = nearer
+        while not ends_before(np.array([high]))[0]:
+            if high * STRATA >= FARTHEST:
+                return None
+            low, high = high, 2 * high - low + 1
+
         while high - low > 1:
-            middle = (low + high) // 2
-            if ends(middle):
-                high = middle
-            else:
-                low = middle
-        return high
+            blocks = np.unique(low + (high - low) * np.arange(1, WAYS, dtype=object) // WAYS).astype(np.int64)
+            blocks = np.array([low, *blocks[blocks > low].tolist(), high])
+            first = 1 + int(np.argmax([*ends_before(blocks[1:-1]).tolist(), True]))
+            low, high = int(blocks[first - 1]), int(blocks[first])
+
+        positions = np.arange(max(low * STRATA, mix.since), high * STRATA)
+        sources, counts = mix.at(positions)
+        is_last = wanted[sources] & (counts + 1 >= self.lengths[sources])
+        return int(positions[np.argmax(is_last)]) + 1

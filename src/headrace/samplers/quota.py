@@ -58,13 +58,13 @@ class Quota:
 
         columns = positions % STRATA
         found = sources[rows, columns].astype(np.int64)
-        return found, self._before(blocks)[rows, found] + earlier[rows, columns]
+        return found, self.before_blocks(blocks)[rows, found] + earlier[rows, columns]
 
     def before(self, position: int) -> Ints:
         """Returns how often each source comes before `position`, shape (sources,). Takes microseconds at any place."""
         block = np.array([position // STRATA])
         started = self._sources(block)[0, : position % STRATA]
-        counts: Ints = self._before(block)[0] + np.bincount(started, minlength=len(self.shares))
+        counts: Ints = self.before_blocks(block)[0] + np.bincount(started, minlength=len(self.shares))
         return counts
 
     def _sources(self, blocks: Ints) -> npt.NDArray[np.int32]:
@@ -77,7 +77,7 @@ class Quota:
         """Returns where in their strata the tickets of blocks are, in units of 2**-BITS; shape (blocks,)."""
         return _reversed(blocks & MASK) ^ self._scramble
 
-    def _before(self, blocks: Ints) -> Ints:
+    def before_blocks(self, blocks: Ints) -> Ints:
         """Returns how often each source comes before blocks, shape (blocks, sources)."""
         whole = self._edges >> BITS
         rest = self._edges & MASK
