@@ -176,8 +176,8 @@ class MixPlan(NamedTuple):
             return None
 
         def ends_before(blocks: Ints) -> npt.NDArray[np.bool_]:
-            found: npt.NDArray[np.bool_] = (mix.before_blocks(blocks) >= self.lengths)[:, wanted].any(axis=1)
-            return found
+            is_through: npt.NDArray[np.bool_] = mix.before_blocks(blocks)[:, wanted] >= self.lengths[wanted]
+            return np.asarray(is_through.any(axis=1))
 
         # No source is through where block `low` begins, and one is where block `high` begins. Most ends are near where
         # a source would end that comes evenly.
