@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.batch_memory import OwnMemory
+from headrace.core.ragged import ELEMENTS
 from headrace.data.formats.columns import Loose, Ragged, offsets_of
-from headrace.data.formats.columns.ragged import ELEMENTS
 from headrace.data.formats.columns.schema import Field
 from headrace.data.gather import Padder, RaggedAs, whole
 

@@ -14,9 +14,9 @@ import torch
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError
+from headrace.core.ragged import by_element, copy_each, element_places, row_bytes, texts_in
 from headrace.data.blobs import Blobs
 from headrace.data.formats.columns import Array, Column, Keys, Loose, Ragged, copy_pieces, offsets_of
-from headrace.data.formats.columns.ragged import by_element, copy_each, element_places, row_bytes, texts_in
 from headrace.data.formats.columns.schema import NUMBERS, Field
 
 Gather = Callable[[Keys, BatchMemory], Any]

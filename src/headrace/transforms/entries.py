@@ -37,6 +37,29 @@ def refuse_missing(sample: Mapping[str, Any], names: Sequence[str], adapter: str
         raise UsageError.about(f"no entry {missing[0]!r} in a sample", found=found, fix=fix)
 
 
+def named_entry(sample: Mapping[str, Any], column: str, step: str) -> Any:
+    """Returns the entry of a sample that a step was told of. Raises `UsageError` if there is none."""
+    if column in sample:
+        return sample[column]
+
+    raise UsageError.about(
+        f"no entry {column!r} in a sample",
+        place=f"{step}(column={column!r})",
+        found="entries " + ", ".join(map(repr, sample)),
+        fix=f"name the sample's own entry: {step}(..., column=...)",
+    )
+
+
+def with_results(sample: Mapping[str, Any], results: Mapping[str, Any], dropped: str | None) -> dict[str, Any]:
+    """Returns a copy of a sample with more entries. dropped: an entry that they replace, which goes."""
+    kept = {}
+    for name, value in sample.items():
+        if name != dropped:
+            kept[name] = value
+
+    return kept | dict(results)
+
+
 def as_array(value: object) -> NDArray[Any]:
     """Returns an array for an array, a tensor on the CPU or a list; memory is shared where it can be."""
     if isinstance(value, torch.Tensor):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import FormatError, UsageError
+from headrace.core.ragged import ELEMENTS, LONG, texts_in
 from headrace.data.formats.columns import Loose, offsets_of
-from headrace.data.formats.columns.ragged import ELEMENTS, LONG, texts_in
 from headrace.types import Ragged
 
 

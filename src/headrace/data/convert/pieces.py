@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.core.ragged import text_of
 from headrace.data.convert.bad_images import bad_images
 from headrace.data.convert.plan import IN_SHARDS, PackPlan, bytes_of_block
 from headrace.data.convert.resize import resized
 from headrace.data.formats.columns import Block, Keys, Ragged
-from headrace.data.formats.columns.ragged import text_of
 from headrace.data.formats.growing_file import GrowingFile
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import format_named

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from headrace.core.errors import SampleError
+from headrace.core.ragged import texts_in
 from headrace.data.formats.columns import Array, Block, Column, Loose, Ragged, offsets_of
 from headrace.data.formats.columns.arrays import array_names
-from headrace.data.formats.columns.ragged import texts_in
 from headrace.data.formats.columns.schema import NUMBERS, Field, Kind
 from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, leaves, schema_of
 

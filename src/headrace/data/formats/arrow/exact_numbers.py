@@ -11,7 +11,7 @@ import decimal
 import numpy as np
 import pyarrow as pa
 
-from headrace.data.formats.columns.ragged import Array
+from headrace.core.ragged import Array
 
 EXACT = 1 << 53
 """Up to here each whole number is a float64."""

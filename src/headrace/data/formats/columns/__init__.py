@@ -1,9 +1,10 @@
 """Columns in memory: what formats read and write, and what batches are gathered from.
 
-`schema` says what a dataset looks like, `ragged` holds samples that differ in length, `block` some samples of all
+`schema` says what a dataset looks like, `Ragged` holds samples that differ in length, `block` some samples of all
 columns. `arrays`, `tables` and `arrow_columns` serve the formats that keep columns as named arrays or as Arrow tables.
 """
 
+from headrace.core.ragged import Array, Column, Keys, Loose, Ragged, copy_pieces, offsets_of
 from headrace.data.formats.columns.block import (
     Block,
     SampleOrigin,
@@ -20,7 +21,6 @@ from headrace.data.formats.columns.block import (
     value_of,
     widest,
 )
-from headrace.data.formats.columns.ragged import Array, Column, Keys, Loose, Ragged, copy_pieces, offsets_of
 from headrace.data.formats.columns.schema import Field, Schema
 
 __all__ = [

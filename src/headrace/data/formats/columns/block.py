@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
-from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged, offsets_of, text_of
+from headrace.core.ragged import Array, Column, Keys, Ragged, offsets_of, text_of
 from headrace.data.formats.columns.schema import BYTE, NUMBERS, Field, Schema
 
 FIX = "leave the column out with columns=, or save all samples with values of one kind"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.data.formats.columns.ragged import Array, Keys
+from headrace.core.ragged import Array, Keys
 from headrace.storage.fetching.ranges import ByteRange
 from headrace.storage.remote_files import RemoteFiles
 

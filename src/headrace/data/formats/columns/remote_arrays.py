@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.process.per_process import Handle
+from headrace.core.ragged import Array, Keys, Ragged, damaged_offsets, offsets_of
 from headrace.data.formats.columns.byte_spans import (
     ALONE,
     Addresses,
@@ -24,7 +25,6 @@ from headrace.data.formats.columns.byte_spans import (
     block_units,
     exact_units,
 )
-from headrace.data.formats.columns.ragged import Array, Keys, Ragged, damaged_offsets, offsets_of
 from headrace.data.formats.columns.schema import Field
 from headrace.storage.remote_files import read_into
 

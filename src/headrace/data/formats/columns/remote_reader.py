@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
+from headrace.core.ragged import Array, Column, Keys
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.byte_spans import Addresses
-from headrace.data.formats.columns.ragged import Array, Column, Keys
 from headrace.data.formats.columns.remote_arrays import (
     FixedColumn,
     FixedReading,
