@@ -117,9 +117,14 @@ class Tokenize:
 
 def checked_dtype(dtype: npt.DTypeLike, place: str) -> np.dtype[Any]:
     """Returns the type of token ids. Raises `UsageError` unless it is int32 or int64."""
-    if dtype not in (np.int32, np.int64):
+    try:
+        checked = np.dtype(dtype)
+    except TypeError:
+        checked = np.dtype(np.void)
+
+    if checked not in (np.int32, np.int64):
         raise wrong_argument("dtype", dtype, "int32 or int64", place=place)
-    return np.dtype(dtype)
+    return checked
 
 
 def checked_token(name: str, token: object, place: str) -> int:
