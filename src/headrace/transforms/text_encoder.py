@@ -176,6 +176,6 @@ def _contents_of_pretrained(tokenizer: Any) -> list[Any]:
         version = importlib.metadata.version("tokenizers")
         contents += [version, tokenizer.split_special_tokens, _contents(tokenizer.backend_tokenizer)]
     else:
-        contents += [tokenizer.get_vocab(), tokenizer.init_kwargs]
+        contents += [tokenizer.get_vocab(), tokenizer.added_tokens_decoder, tokenizer.init_kwargs]
 
     return contents
