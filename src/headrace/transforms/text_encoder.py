@@ -13,8 +13,6 @@ import sys
 import threading
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from headrace.core.errors import wrong_argument
 from headrace.core.process.this_process import in_forked_child
 
@@ -79,8 +77,7 @@ class TextEncoder:
             )
             return list(made["input_ids"])
 
-        if len(texts) > 1 and not _is_worker():
-            return list(tokenizer.encode_ordinary_batch(texts))
+        # Its `encode_ordinary_batch` does the same in threads, which take more time than they save for short texts.
         return [tokenizer.encode_ordinary(text) for text in texts]
 
     def fingerprint(self) -> str:
@@ -144,11 +141,6 @@ def _mind_forks() -> None:
 def _use_one_thread() -> None:
     # Its pool of threads does not exist in the child, which would wait for it forever if the user has set "true".
     os.environ[PARALLELISM] = "false"
-
-
-def _is_worker() -> bool:
-    """Tells whether others encode beside this process or thread, so that it takes one core only."""
-    return get_worker_info() is not None or multiprocessing.parent_process() is not None
 
 
 def _contents(tokenizer: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -15,14 +14,13 @@ from headrace.core.ragged import Ragged, offsets_of
 from headrace.transforms.entries import named_entry, with_results
 from headrace.transforms.text_encoder import TextEncoder
 
-Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
-
 
 class Tokenize:
     """A step that turns the text of a sample into token ids: a whole document, neither cut nor padded.
 
-    A sample is a dict, or a text alone. Declared with `batched=True`, the step tokenizes all texts of a batch with one
-    call, and returns the same ids. In the main process that call uses all cores; a worker uses one.
+    A sample is a dict, or a text alone. Declared with `batched=True`, the step gives all texts of a batch to the
+    tokenizer at once, and returns the same ids. In the main process, `tokenizers` then uses all cores; in a worker
+    process, one.
 
     Each thread copies the tokenizer at its first use, and never changes the given one. Text that spells a special token
     is ordinary text for tiktoken; the other libraries make that token of it, unless they are set not to.
@@ -91,23 +89,23 @@ class Tokenize:
     def _ids(self, value: object) -> Any:
         # A batched step gets a list with one text per sample.
         if type(value) is not list:
-            return np.array(self._rows([value])[0], self.dtype)
+            return self._rows([value])[0]
 
         rows = self._rows(value)
-        offsets = offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))
-        values = np.fromiter(itertools.chain.from_iterable(rows), self.dtype, int(offsets[-1]))
-        return Ragged(values, offsets)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return Ragged(np.concatenate([np.empty(0, self.dtype), *rows]), offsets_of(lengths))
 
-    def _rows(self, texts: list[Any]) -> list[list[int]]:
+    def _rows(self, texts: list[Any]) -> list[npt.NDArray[Any]]:
         for text in texts:
             if not isinstance(text, str):
                 place = f"Tokenize(column={self.column!r})"
                 raise SampleError.about("no text to tokenize", place=place, found=type(text).__name__, expected="str")
 
-        rows = self.encoder.encode(texts, self.add_special_tokens)
-        if self.append is not None:
-            for row in rows:
-                row.append(self.append)
+        rows = []
+        for ids in self.encoder.encode(texts, self.add_special_tokens):
+            if self.append is not None:
+                ids.append(self.append)
+            rows.append(np.array(ids, self.dtype))
 
         return rows
 
