@@ -24,6 +24,10 @@ def test_a_block_of_a_framework_runs_alone(block: Block, tmp_path: Path) -> None
     if importlib.util.find_spec(block.needs) is None:
         pytest.skip(f"{block.needs} is not installed: `make test-clients` installs it")
 
+    for other in blocks_of(block.page):
+        if other.file is not None:
+            (tmp_path / other.file).write_text(other.code)
+
     program = tmp_path / "block.py"
     program.write_text(block.program())
     done = subprocess.run(
