@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
+import torch
 from pyarrow import parquet
 
 import headrace
@@ -207,6 +208,27 @@ def test_forked_workers_neither_wait_for_threads_of_their_parent_nor_warn(given:
 
     done = programs.run(["-c", FORKED.replace("GIVEN", repr(given))], env=env, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class Told(Tokenize):
+    """Tells beside the ids what its process has told the library."""
+
+    def __call__(self, sample: Any) -> Any:
+        return {**super().__call__(sample), "told": os.environ.get("TOKENIZERS_PARALLELISM")}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("given", [None, "true"])
+def test_a_spawned_worker_uses_one_core(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", given)
+
+    data = Stepped(Told(of_tokenizers()), documents())
+    # Those of headrace are forked from a server.
+    loader = torch.utils.data.DataLoader(data, 5, num_workers=2, multiprocessing_context="spawn", collate_fn=as_list)
+    assert {sample["told"] for batch in loader for sample in batch} == {"false"}
+    assert data[0]["told"] == given
 
 
 @pytest.mark.parametrize("value", [None, b"bytes", 3, ["the cat", None]])

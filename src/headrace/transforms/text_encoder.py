@@ -27,6 +27,12 @@ PARALLELISM = "TOKENIZERS_PARALLELISM"
 """The environment variable by which `tokenizers` is told whether to encode a batch on all cores."""
 
 
+class _OfThread(threading.local):
+    """What each thread has of its own."""
+
+    tokenizer: Any = None
+
+
 class TextEncoder:
     """A user's tokenizer, of which each thread has a copy.
 
@@ -38,7 +44,7 @@ class TextEncoder:
         """place: who asks, for the error. Raises `UsageError` if this is no tokenizer of a library that is known."""
         self.library = library_of(tokenizer, place)
         self._tokenizer = tokenizer
-        self._of_thread = threading.local()
+        self._of_thread = _OfThread()
         self._begin()
 
     def own(self) -> Any:
@@ -46,7 +52,7 @@ class TextEncoder:
         if self.library == "tiktoken":
             return self._tokenizer
 
-        if not hasattr(self._of_thread, "tokenizer"):
+        if self._of_thread.tokenizer is None:
             own = copy.deepcopy(self._tokenizer)
             if self.library == "tokenizers":
                 own.no_truncation()
@@ -101,14 +107,14 @@ class TextEncoder:
 
         _mind_forks()
         if multiprocessing.parent_process() is not None:
-            os.environ.setdefault(PARALLELISM, "false")
+            _use_one_thread()
 
     def __getstate__(self) -> dict[str, Any]:
         # A `threading.local` cannot be pickled; the other process makes its own copies.
         return {"library": self.library, "_tokenizer": self._tokenizer}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _of_thread=threading.local())
+        self.__dict__.update(state, _of_thread=_OfThread())
         self._begin()
 
     def __repr__(self) -> str:
@@ -139,7 +145,7 @@ def _mind_forks() -> None:
 
 
 def _use_one_thread() -> None:
-    # Its pool of threads does not exist in the child, which would wait for it forever if the user has set "true".
+    # In a forked child its pool of threads does not exist: it would wait for it forever if the user has set "true".
     os.environ[PARALLELISM] = "false"
 
 
