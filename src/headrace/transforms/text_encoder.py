@@ -45,7 +45,7 @@ class TextEncoder:
         self.library = library_of(tokenizer, place)
         self._tokenizer = tokenizer
         self._of_thread = _OfThread()
-        self._begin()
+        _mind_forks()
 
     def own(self) -> Any:
         """Returns this thread's tokenizer."""
@@ -53,6 +53,10 @@ class TextEncoder:
             return self._tokenizer
 
         if self._of_thread.tokenizer is None:
+            # Not sooner: while a spawned process unpickles its work, it does not know its parent yet.
+            if multiprocessing.parent_process() is not None:
+                _use_one_thread()
+
             own = copy.deepcopy(self._tokenizer)
             if self.library == "tokenizers":
                 own.no_truncation()
@@ -100,22 +104,13 @@ class TextEncoder:
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         return f"{self.library} {importlib.metadata.version(self.library)} {digest}"
 
-    def _begin(self) -> None:
-        """Leaves the cores to the workers, in a process that may be one."""
-        if self.library == "tiktoken":
-            return
-
-        _mind_forks()
-        if multiprocessing.parent_process() is not None:
-            _use_one_thread()
-
     def __getstate__(self) -> dict[str, Any]:
         # A `threading.local` cannot be pickled; the other process makes its own copies.
         return {"library": self.library, "_tokenizer": self._tokenizer}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _of_thread=_OfThread())
-        self._begin()
+        _mind_forks()
 
     def __repr__(self) -> str:
         kind = type(self._tokenizer)
