@@ -37,7 +37,6 @@ OF_HEADRACE: dict[str, set[str]] = {
     "Block": {"place_of", "numbered", "only"},
     "BlockShuffleSampler": {"keys_at"},
     "WindowedBatchSampler": {"follow"},
-    "BucketedBatchSampler": {"follow"},
     "ChatTemplate": {"fingerprint"},
     "ClassBalancedSampler": {"keys_at"},
     "AskedArguments": {"check_worker_number_rationality"},

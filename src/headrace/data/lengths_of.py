@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from headrace.core.errors import SampleError, UsageError
+from headrace.core.ragged import Ragged
 from headrace.data.formats.columns import Array
-from headrace.data.formats.columns.ragged import Ragged
 from headrace.data.formats.columns.schema import Field
 from headrace.data.staged.staged import Staged
 from headrace.data.staged.steps import step
