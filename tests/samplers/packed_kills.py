@@ -113,7 +113,8 @@ def check(folder: Path) -> None:
                 assert known == line["documents"], (rank, line, known)
 
     steps = -(-len(batches) // RANKS)
-    assert sorted(trained) == [(step, rank) for step in range(1, steps + 1) for rank in range(RANKS)]
+    missing = {(step, rank) for step in range(1, steps + 1) for rank in range(RANKS)} ^ trained.keys()
+    assert not missing, f"steps and ranks that are missing, or too many: {sorted(missing)}"
     together = [trained[step, rank] for step in range(1, steps + 1) for rank in range(RANKS)]
     assert together[: len(batches)] == batches
     assert sorted(key for batch in together[: len(batches)] for key in batch) == list(range(DOCUMENTS))

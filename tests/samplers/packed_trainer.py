@@ -65,11 +65,13 @@ def main() -> None:
     with (folder / f"trained-{rank}").open("a", buffering=1) as log:
         # Behind a line that a kill may have cut.
         log.write("\n" + json.dumps({"pid": os.getpid()}) + "\n")
-        for batch in loader:
-            step += 1
-            log.write(json.dumps({"step": step, "documents": documents_of(batch)}) + "\n")
-            torch.distributed.all_reduce(torch.ones(1))
-            headrace.save_state(loader, folder / "states", step=step)
+        # A state of the last step is that of the next epoch's beginning.
+        while step < len(loader):
+            for batch in loader:
+                step += 1
+                log.write(json.dumps({"step": step, "documents": documents_of(batch)}) + "\n")
+                torch.distributed.all_reduce(torch.ones(1))
+                headrace.save_state(loader, folder / "states", step=step)
     torch.distributed.barrier()
     if rank == 0:
         (folder / "done").touch()
