@@ -26,6 +26,7 @@ from headrace.samplers.sampler import (
     LARGEST_CHUNK,
     Cursor,
     Dealing,
+    ElasticSampler,
     Keys,
     PositionalSampler,
     State,
@@ -91,6 +92,9 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     """
 
     may_change = True
+
+    _planner: str | None = None
+    """The sampler that plans ahead by this one's keys."""
 
     _asking: Splitter | None = None
     """What splits the keys of the iteration that began last."""
@@ -186,6 +190,14 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
             array([0.5, 0.5])
         """
         shares = self.sources.shares(weights)
+        if self._planner is not None:
+            raise UsageError.about(
+                "documents are planned ahead, with the weights that were known then",
+                place="MixtureSampler.set_weights",
+                found=f"a sampler that is the order= of a {self._planner}",
+                expected="weights that can be asked for at each window",
+                fix="give the mixture an object with weights_at(count), a function or a file, and change what it says",
+            )
         if self._is_bounded:
             raise UsageError.about(
                 "the end of an epoch must be known beforehand",
@@ -270,6 +282,12 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         here = epoch * self.total + start
         if not self._is_bounded and here != self._record.window:
             self._begin_window(epoch, here, here)
+
+    def is_planned_for(self, planner: ElasticSampler) -> None:
+        """Has a sampler plan ahead by the keys of this one. What ranks must agree on is that one's ranks' affair."""
+        self._planner = planner.name
+        self._rank = planner._rank
+        self._world_size = planner._world_size
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`; with the weights that are known now.

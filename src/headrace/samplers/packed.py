@@ -10,16 +10,19 @@ import numpy.typing as npt
 
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
+from headrace.core.world import World
 from headrace.packing.fit import Numbers, Packs, best_fit, first_fit, split
 from headrace.packing.shapes import best_lengths, counts_of
 from headrace.samplers.frameworks import is_read_by_torch
 from headrace.samplers.lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
+from headrace.samplers.mixture import MixtureSampler
 from headrace.samplers.packed_batch import PackedWindow
-from headrace.samplers.sampler import Dealing, Keys, State, positive
+from headrace.samplers.sampler import Dealing, Keys, PositionalSampler, State, positive
 from headrace.samplers.windowed import (
     BATCHES,
     PACKS,
     Batch,
+    PlannedWindow,
     WindowedBatchSampler,
     group_of,
     shuffled,
@@ -61,6 +64,9 @@ class PackedBatchSampler(WindowedBatchSampler):
         balance: what the ranks get like amounts of in each step: `"tokens"`; `"attention"`, the sum of the squares of
             the lengths; or a function that takes the lengths of documents (an array; with several budgets a mapping)
             and returns the cost of each. None: any batches.
+        order: in which order documents come: a sampler of single keys, for example a `MixtureSampler` of several
+            sources, whose samples are packed together. Weights that are asked for are asked for each window. None:
+            `shuffle` and `seed` decide.
         shapes: to how many lengths packs are padded at most: those that pad the packs of the first window least, and
             the budget. 1: all to the budget.
         shuffle: whether each epoch has another order; otherwise windows, and with `"first"` and `"split"` also packs,
@@ -89,6 +95,7 @@ class PackedBatchSampler(WindowedBatchSampler):
         too_long: TooLong = "raise",
         window: int | None = None,
         balance: Balance | None = None,
+        order: PositionalSampler | None = None,
         shapes: int = 1,
         shuffle: bool = True,
         seed: int = 0,
@@ -111,12 +118,28 @@ class PackedBatchSampler(WindowedBatchSampler):
         if window is None:
             window = self._chosen_window()
         self._counted: tuple[int, int] | None = None
-        super().__init__(len(self._columns[0].lengths), window, shuffle=shuffle, seed=seed, **dealing)
+        self._order = order
+        samples = self.samples_of_dataset
+        if order is not None:
+            samples = self._checked_order(order).total
+        super().__init__(samples, window, shuffle=shuffle, seed=seed, **dealing)
+        if isinstance(order, MixtureSampler):
+            order.is_planned_for(self)
         self._digests = [digest_of_lengths(column.lengths) for column in self._columns]
         self.rows = [int(self._most[0])]
         """The lengths to which packs are padded, in tokens, ascending."""
         if positive("shapes", shapes) > 1 and self._samples:
             self.rows = self._chosen_rows(shapes)
+
+    def _checked_order(self, order: Any) -> PositionalSampler:
+        if not isinstance(order, PositionalSampler):
+            expected = "a sampler of single keys of headrace, such as MixtureSampler"
+            raise wrong_argument("order", order, expected, found=f"a {type(order).__name__}")
+        samples = getattr(order, "samples_of_dataset", order.total)
+        if samples != self.samples_of_dataset:
+            found = f"a sampler of {samples:,} samples, and {self.samples_of_dataset:,} lengths"
+            raise wrong_argument("order", order, "a sampler of as many samples as there are lengths", found=found)
+        return order
 
     def __iter__(self) -> Iterator[Batch]:
         cuts = self.fit == "split" or (self.too_long == "cut" and self.too_long_count > 0)
@@ -128,7 +151,47 @@ class PackedBatchSampler(WindowedBatchSampler):
                 expected="headrace.DataLoader, which tells headrace.collate_packed",
                 fix="import DataLoader from headrace, or call headrace.use() before the framework makes its loader",
             )
+        if self._order is not None and self._start is None:
+            self._order.set_epoch(self.epoch)
         yield from super().__iter__()
+
+    def adopt_world(self, world: World) -> None:
+        super().adopt_world(world)
+        if self._order is not None:
+            self._order.adopt_world(world)
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        if self._order is not None:
+            self._order.set_epoch(epoch)
+
+    def _begin_window(self, epoch: int, number: int) -> None:
+        if isinstance(self._order, MixtureSampler):
+            self._order.begin_window(epoch, number * self.window)
+
+    def _keys_at(self, epoch: int, positions: Keys) -> Keys:
+        if self._order is None:
+            return super()._keys_at(epoch, positions)
+        return self._order.keys_at(epoch, positions)
+
+    def _place(self, window: PlannedWindow, batch: int) -> State:
+        place = super()._place(window, batch)
+        if isinstance(window, PackedWindow) and window.order is not None:
+            place["order"] = window.order
+        return place
+
+    def load_state_dict(self, state_dict: State) -> None:
+        super().load_state_dict(state_dict)
+        order = state_dict.get("order")
+        if self._order is not None and self._start is not None and order is not None:
+            self._order.load_state_dict(order)
+            self._start["order"] = order
+            self._go_to(self._start)
+
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
+        if self._order is not None and state.get("order") is not None:
+            self._order.check_state(state["order"])
 
     @property
     def samples_of_dataset(self) -> int:
@@ -194,8 +257,11 @@ class PackedBatchSampler(WindowedBatchSampler):
 
         packs: Packs = FITS[self.fit](sizes, self._most)
         stream = stream_key(self._stream(BATCHES, epoch), number)
-        order, edges = self._batched(packs, sizes, stream)
-        return PackedWindow(number, keys, positions, whole, packs, order, edges, self.packs, self.rows)
+        turns, edges = self._batched(packs, sizes, stream)
+        order = None
+        if self._order is not None:
+            order = self._order.state_before(epoch, number * self.window)
+        return PackedWindow(number, keys, positions, whole, packs, turns, edges, self.packs, self.rows, order)
 
     def _batched(self, packs: Packs, sizes: Numbers, stream: int) -> tuple[Numbers, list[int]]:
         """Returns the packs in the order in which they come, and where batches begin and the last one ends."""
@@ -250,4 +316,6 @@ class PackedBatchSampler(WindowedBatchSampler):
             balance = "function"
         plan = {"packs": self.packs, "fit": self.fit, "too_long": self.too_long, "balance": balance}
         sizes = {"budgets": dict(self.budgets), "rows": self.rows, "window_size": self.window, "digests": self._digests}
+        if self._order is not None:
+            plan["ordered_by"] = self._order.name
         return {"total": self._samples, "seed": self.seed, "shuffle": self.shuffle, **plan, **sizes}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.packing.fit import Numbers, Packs
-from headrace.samplers.sampler import Keys
+from headrace.samplers.sampler import Keys, State
 from headrace.samplers.windowed import Batch
 
 UNKNOWN = -1
@@ -99,7 +99,7 @@ def with_others(batch: PackedBatch, places: Sequence[int], keys: Sequence[int]) 
 
 @dataclass(frozen=True)
 class PackedWindow:
-    """The packs of one window. Batch i has the packs `order[edges[i] : edges[i + 1]]`."""
+    """The packs of one window. Batch i has the packs `turns[edges[i] : edges[i + 1]]`."""
 
     number: int
     keys: Keys
@@ -107,11 +107,14 @@ class PackedWindow:
     lengths: Numbers
     """How long the documents are said to be; those that are too long may be cut in the packs."""
     packs: Packs
-    order: Numbers
+    turns: Numbers
+    """The packs in the order in which they come."""
     edges: list[int]
     packs_of_a_batch: int
     rows: list[int]
     """The lengths to which packs may be padded, ascending."""
+    order: State | None
+    """The state of the sampler that ordered the documents, at the beginning of the window; None: there is none."""
 
     def __len__(self) -> int:
         return len(self.edges) - 1
@@ -119,7 +122,7 @@ class PackedWindow:
     def batch(self, number: int) -> PackedBatch:
         """Returns batch `number`, counted in the order in which they come."""
         packs = self.packs
-        chosen = self.order[self.edges[number] : self.edges[number + 1]]
+        chosen = self.turns[self.edges[number] : self.edges[number + 1]]
         begins, ends = packs.edges[chosen], packs.edges[chosen + 1]
         at = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)])
         # The last batch of a window has as many packs as the others; some are without documents.

@@ -412,6 +412,10 @@ class PositionalSampler(ElasticSampler):
         start = self._start or self._beginning()
         return self._noted(self.epoch, (start["position"], 1, [0]))
 
+    def state_before(self, epoch: int, position: int) -> State:
+        """Returns the state in which all samples before a position of an epoch have come: for who plans ahead."""
+        return self.state_at(self._noted(epoch, (position, 1, [0])))
+
     def _noted(self, epoch: int, cursor: Cursor) -> Any:
         start, size, count = cursor
         return epoch, min(start + count[0] * size, self.total)

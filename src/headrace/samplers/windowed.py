@@ -102,7 +102,7 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
             held += 1
             # A batch is given out once all ranks have one in this step: an incomplete last step is dealt with below.
             if held == world.size and mine is not None:
-                now.update(window=window.number, batch=number + 1)
+                now.update(self._place(window, number + 1))
                 yield mine[0].batch(mine[1])
                 mine = None
                 held = 0
@@ -126,6 +126,7 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
     def _batches(self, epoch: int, start: State) -> Iterator[tuple[PlannedWindow, int]]:
         """Yields all batches of all ranks from `start` on: the window, and the number within it."""
         for number in range(start["window"], self._windows):
+            self._begin_window(epoch, number)
             window = self._window(epoch, number)
             if number == start["window"]:
                 first = start["batch"]
@@ -137,10 +138,21 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
 
     def _window(self, epoch: int, number: int) -> PlannedWindow:
         start = number * self.window
-        keys = positions = np.arange(start, min(start + self.window, self._samples), dtype=np.int64)
-        if self.shuffle:
-            keys = Permutation(self.samples_of_dataset, self._stream(SAMPLES, epoch)).at(positions)
-        return self._plan(epoch, number, keys, positions)
+        positions = np.arange(start, min(start + self.window, self._samples), dtype=np.int64)
+        return self._plan(epoch, number, self._keys_at(epoch, positions), positions)
+
+    def _begin_window(self, epoch: int, number: int) -> None:
+        """Is called before a window is planned whose batches will come."""
+
+    def _keys_at(self, epoch: int, positions: Keys) -> Keys:
+        """Returns which samples come at some positions of the order, int64 [len(positions)]."""
+        if not self.shuffle:
+            return positions
+        return Permutation(self.samples_of_dataset, self._stream(SAMPLES, epoch)).at(positions)
+
+    def _place(self, window: PlannedWindow, batch: int) -> State:
+        """Returns the state of this place. batch: the next one, or behind the last one of the window."""
+        return {"window": window.number, "batch": batch}
 
     def _beginning(self) -> State:
         return {"window": 0, "batch": 0}
