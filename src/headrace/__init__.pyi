@@ -50,6 +50,7 @@ from headrace.data.live.follow import follow as follow
 from headrace.data.mix import mix as mix
 from headrace.data.opening import open as open
 from headrace.data.opening import open_tokens as open_tokens
+from headrace.data.packed_stream import PackedStream as PackedStream
 from headrace.data.staged.staged import Staged as Staged
 from headrace.data.staged.steps import step as step
 from headrace.faults.policy import OnError as OnError

@@ -292,6 +292,7 @@ def test_the_public_words_are_few_and_known() -> None:
         "OnError",
         "OpenMetricsWriter",
         "PackOptions",
+        "PackedStream",
         "Ray",
         "Shard",
         "Staged",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Sequence
 from types import GeneratorType
 from typing import Any, Protocol
 
@@ -10,8 +10,10 @@ from headrace.batches.notes import note
 from headrace.core.errors import SampleError
 from headrace.core.randomness.counter_based import stream_key
 from headrace.faults.bad_sample import BadSample
+from headrace.faults.classify import went_through_a_generator
 from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import SPARE
+from headrace.packing.document_pack import DocumentPack
 
 IN_A_ROW = 100
 """Bad samples one behind the other, after which an iterator is taken to be stuck."""
@@ -58,7 +60,7 @@ class Ending:
         # A class with `__next__` may ask a generator within: that one is dead now, though the iterator lives. Whether
         # the iterator can do without it shows at its next sample.
         self.alarmed = True
-        if _went_through_a_generator(error):
+        if went_through_a_generator(error):
             self.killed_by = error
         else:
             self.killed_by = None
@@ -77,14 +79,11 @@ class Ending:
         self.alarmed = False
 
 
-def _went_through_a_generator(error: Exception) -> bool:
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_flags & inspect.CO_GENERATOR:
-            return True
-        trace = trace.tb_next
-
-    return False
+def errors_of(sample: Any) -> Sequence[Exception]:
+    """Returns the exceptions of the documents that a pack of a stream goes without."""
+    if isinstance(sample, DocumentPack):
+        return sample.errors
+    return ()
 
 
 class StreamBatch:
@@ -117,12 +116,21 @@ class StreamBatch:
             self.first = self._latest
         return None
 
+    def _leave_out(self, number: int, errors: Sequence[Exception]) -> None:
+        """Counts the documents that a pack goes without. Raises the first of their exceptions if the policy does."""
+        for error in errors:
+            if self._handler is None:
+                raise error
+            bad, _ = self._handler.judge(number, "load", error)
+            self._handler.losses.append(bad.settled("skip"))
+
     def add(self, source: SampleStream) -> None:
         """Takes the next sample of a stream into the batch, or judges it."""
         number = source.position
         error = self.read(source)
         self.length += 1
         if error is None and self._latest is not None:
+            self._leave_out(number, errors_of(self._latest[1]))
             self._samples.append(self._latest)
         elif error is not None and self._handler is not None:
             bad, action = self._handler.judge(number, "load", error)

@@ -11,7 +11,8 @@ import torch
 from headrace.batches.packed_rows import LABELS, TOKENS, PackedRows, longest
 from headrace.core.errors import SampleError, wrong_argument
 from headrace.core.signatures import signature_of
-from headrace.samplers.packed_batch import PackedBatch, one_pack
+from headrace.packing.document_pack import DocumentPack
+from headrace.samplers.packed_batch import PackedBatch, batch_of, one_pack
 
 Names = Literal["headrace", "huggingface", "huggingface-flash", "flash", "torchtitan"]
 
@@ -55,7 +56,8 @@ def collate_packed(
     else a list. Of a document that is cut, they come with its first part.
 
     Args:
-        samples: documents: mappings with `input_ids`, whole numbers [tokens], or only these.
+        samples: documents: mappings with `input_ids`, whole numbers [tokens], or only these. Or packs of a
+            `PackedStream`.
         names: who takes the batch.
         per_token: further columns with a value for each token; they are cut and padded (with 0) as tokens are.
         pad_id: the token that pads.
@@ -78,6 +80,9 @@ def collate_packed(
     """
     if names not in get_args(Names):
         raise wrong_argument("names", names, ", ".join(map(repr, get_args(Names))))
+    if packs is None and samples and all(isinstance(sample, DocumentPack) for sample in samples):
+        packs = batch_of(samples)
+        samples = [document for sample in samples for document in sample.documents]
     documents = [_columns_of(sample) for sample in samples]
     if packs is None:
         packs = one_pack([len(document[TOKENS]) for document in documents])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from headrace.batches.bad_samples_stream import StreamBatch
+from headrace.batches.bad_samples_stream import StreamBatch, errors_of
 from headrace.batches.notes import note
 from headrace.batches.stream_source import StreamSource
 from headrace.batches.whole_batches import memory_of
@@ -203,6 +203,8 @@ class IterableFetcher:
         for done in range(count):
             try:
                 samples.append(self._source.next())
+                for error in errors_of(samples[-1]):
+                    raise error
             except StopIteration:
                 self._ended = True
                 if not done or self._drop_last:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import Any
 
@@ -76,6 +77,9 @@ class StreamSource:
             is_restored = True
             self._iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]  # it was looked at
 
+        self._next: Callable[[], Any] = functools.partial(next, self._iterator)
+        if answers(self._iterator, "next_pack"):
+            self._next = self._iterator.next_pack  # type: ignore[attr-defined]  # `answers` has looked
         self._makes_batches = answers(self._iterator, "next_batch", 1, "out")
         self._ahead: list[Any] = []
         if is_restored:
@@ -143,7 +147,7 @@ class StreamSource:
             self.streams.enter(SAMPLE, self.position)
 
         try:
-            sample = next(self._iterator)
+            sample = self._next()
         except StopIteration:
             self._ending.check()
             raise

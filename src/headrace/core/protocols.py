@@ -142,6 +142,13 @@ class NamesLastSample(Protocol):
         """Returns where the last sample that `next` gave comes from. part: a column, if only one is meant."""
 
 
+class YieldsPacks(Protocol):
+    """An iterator over an iterable dataset whose samples are packs of documents that were read ahead."""
+
+    def next_pack(self) -> Any:
+        """Returns the next pack; its `errors` are of documents that it goes without. Called in place of `__next__`."""
+
+
 class NamesSamples(Protocol):
     """A map-style dataset that tells from which file a sample comes. Asked when a sample was bad.
 

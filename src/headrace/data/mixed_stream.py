@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +12,10 @@ from headrace.core.errors import StateError, UsageError
 from headrace.core.protocols import says_yes, tell_epoch
 from headrace.core.randomness.counter_based import uniforms_at
 from headrace.core.sharding import Part, current_part
-from headrace.data.mixed_source import MixedSource
+from headrace.data.sample_tokens import tokens_of
+from headrace.data.stream_pass import StreamPass
 from headrace.data.stream_steps import FluentStream
 from headrace.samplers.weighted import checked_weights
-
-TOKENS = "input_ids"
-"""The part of a sample that has its tokens, by default."""
 
 
 class MixRules(NamedTuple):
@@ -51,30 +49,7 @@ class MixRules(NamedTuple):
         """Returns what a sample counts."""
         if self.unit == "samples":
             return 1.0
-
-        try:
-            if self.length is not None:
-                tokens = self.length(sample)
-            elif isinstance(sample, Mapping) and TOKENS in sample:
-                tokens = len(sample[TOKENS])
-            else:
-                tokens = len(sample)
-            cost = float(tokens)
-        except TypeError as error:
-            raise _no_length(f"a {type(sample).__name__}: {error}") from error
-        if not 0 <= cost < float("inf"):
-            raise _no_length(f"a length of {tokens!r}")
-        return cost
-
-
-def _no_length(found: str) -> UsageError:
-    return UsageError.about(
-        "cannot tell how many tokens a sample has",
-        place="headrace.mix(length=)",
-        found=found,
-        expected=f"samples with a part {TOKENS!r} that has a length, or with a length of their own",
-        fix="give length=, a function that takes a sample and returns its number of tokens, from 0 up",
-    )
+        return float(tokens_of(sample, self.length, "headrace.mix(length=)"))
 
 
 class MixedStream(FluentStream):
@@ -138,7 +113,7 @@ class MixedIterator:
         self._rules = rules
         self._parts = part.parts
         names: Sequence[str | int] = rules.names or range(len(streams))
-        self._sources = [MixedSource(stream, name) for stream, name in zip(streams, names, strict=True)]
+        self._sources = [StreamPass(stream, name) for stream, name in zip(streams, names, strict=True)]
         self._credit = [0.0] * len(streams)
         self._takes_part = [True] * len(streams)
         self._counted = 0.0
@@ -148,7 +123,7 @@ class MixedIterator:
         self._weights = rules.rows[0][1]
         self._shares: list[float] | None = None
         self._is_over = False
-        self._last: MixedSource | None = None
+        self._last: StreamPass | None = None
         # A rare source shall not come in all workers of all ranks at the same time.
         self._debts = [0.0] * len(streams)
         if part.number:

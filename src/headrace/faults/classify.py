@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 from collections.abc import Iterator
 from typing import Literal
 
@@ -75,6 +76,17 @@ def is_never_skipped(error: BaseException) -> bool:
     It is the machine's, or the program's, or came out of a signal handler, which no sample is to blame for.
     """
     return blame(error) in ("machine", "program") or is_of_signal_handler(error)
+
+
+def went_through_a_generator(error: BaseException) -> bool:
+    """Tells whether an exception was raised within a generator, which has then ended."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return True
+        trace = trace.tb_next
+
+    return False
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

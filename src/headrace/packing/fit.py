@@ -12,12 +12,15 @@ time, over the packs. The shorter ones, and those that did not fit, then go one 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int64]
+
+Fit = Literal["best", "first", "split"]
+"""How documents are put into packs."""
 
 DEALT = 0.6
 """Which part of the documents, the longest ones, is dealt to the emptiest packs. Measured: see docs/design."""
@@ -76,6 +79,9 @@ def split(sizes: Numbers, budgets: Numbers) -> Packs:
     edges = np.searchsorted(starts, np.arange(0, max(total, 1), budget))
     before = (ends - lengths)[documents]
     return Packs(documents, starts - before, stops - before, np.append(edges, len(documents)))
+
+
+FITS = {"best": best_fit, "first": first_fit, "split": split}
 
 
 def _whole(where: Numbers, sizes: Numbers) -> Packs:

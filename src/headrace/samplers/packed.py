@@ -11,7 +11,7 @@ import numpy.typing as npt
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
 from headrace.core.world import World
-from headrace.packing.fit import Numbers, Packs, best_fit, first_fit, split
+from headrace.packing.fit import FITS, Fit, Numbers, Packs
 from headrace.packing.shapes import best_lengths, counts_of
 from headrace.samplers.frameworks import is_read_by_torch
 from headrace.samplers.lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
@@ -29,11 +29,8 @@ from headrace.samplers.windowed import (
     shuffled_in_groups,
 )
 
-Fit = Literal["best", "first", "split"]
 TooLong = Literal["raise", "cut", "skip"]
 Balance = Literal["tokens", "attention"] | Callable[[Any], npt.ArrayLike]
-
-FITS = {"best": best_fit, "first": first_fit, "split": split}
 
 FEWEST_PACKS = 500
 """Of a window. Its last pack is half full on average: of so many, that is a thousandth of the tokens."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.packing.document_pack import DocumentPack
 from headrace.packing.fit import Numbers, Packs
 from headrace.samplers.sampler import Keys, State
 from headrace.samplers.windowed import Batch
@@ -77,6 +78,16 @@ def one_pack(lengths: Sequence[int]) -> PackedBatch:
     keys = np.arange(len(stops))
     pieces = PieceBounds(np.zeros_like(stops), stops, stops, np.array([0, len(stops)]))
     return PackedBatch(keys, keys, pieces, int(stops.sum()))
+
+
+def batch_of(packs: Sequence[DocumentPack]) -> PackedBatch:
+    """Returns the batch of packs of a stream; its keys count their documents."""
+    starts = np.concatenate([pack.starts for pack in packs])
+    stops = np.concatenate([pack.stops for pack in packs])
+    keys = np.arange(len(starts))
+    edges = np.append(0, np.cumsum([len(pack.starts) for pack in packs]))
+    pieces = PieceBounds(starts, stops, np.concatenate([pack.lengths for pack in packs]), edges)
+    return PackedBatch(keys, keys, pieces, max(pack.row for pack in packs))
 
 
 def with_others(batch: PackedBatch, places: Sequence[int], keys: Sequence[int]) -> PackedBatch:

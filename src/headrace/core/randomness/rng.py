@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,6 +134,25 @@ def enter_step(place: int, step: int) -> None:
     if _current.batch is not None:
         streams, positions = _current.batch
         streams.enter_step(int(positions[place]), step)
+
+
+@contextlib.contextmanager
+def sample_streams() -> Iterator[Callable[[int], None]]:
+    """Has samples that are read ahead draw from streams of their own, by their numbers.
+
+    Yields what begins the stream of a sample. Behind the block, the stream of the sample goes on for which they are
+    read. Without `seed=`, or where nobody follows streams, it does nothing.
+    """
+    batch = _current.batch
+    if batch is None:
+        yield lambda number: None
+        return
+
+    streams, positions = batch
+    try:
+        yield lambda number: streams.enter(SAMPLE, number)
+    finally:
+        streams.enter_batch(positions)
 
 
 class SampleStreams:

@@ -1,4 +1,4 @@
-"""One source of a mixture of streams: its passes, one after the other, and where it is in them."""
+"""A stream that is read within another one: its passes, one after the other, and where it is in them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 
 from headrace.core.hugging_face_streams import going_on_from, is_hugging_face_stream
 from headrace.core.protocols import answers, is_stateful
+from headrace.faults.classify import went_through_a_generator
 
 
-class MixedSource:
+class StreamPass:
     """An iterable dataset that is read from its beginning to its end, and may be read again.
 
     Its state is that of its iterator, or its own. Where neither has one, it is read again up to where it was.
     """
 
-    def __init__(self, stream: Any, name: str | int) -> None:
+    def __init__(self, stream: Any, name: str | int | None = None) -> None:
         self.name = name
         self.samples = 0
         """How many it has given, in all passes."""
@@ -56,12 +57,13 @@ class MixedSource:
             sample = next(self._iterator)
         except StopIteration:
             # A generator ends when it raises. That is no end of its samples.
-            if self._failure is not None:
+            if self._failure is not None and went_through_a_generator(self._failure):
                 raise self._failure from None
             self.passes += 1
             raise
         except Exception as error:
-            error.add_note(f"headrace: raised by source {self.name!r} of the mixture")
+            if self.name is not None:
+                error.add_note(f"headrace: raised by source {self.name!r} of the mixture")
             self._failure = error
             self._read += 1
             raise
@@ -76,7 +78,10 @@ class MixedSource:
         if answers(self._iterator, "place_of_last", 1):
             place: str = self._iterator.place_of_last(part)  # type: ignore[attr-defined]  # `answers` has looked
             return place
-        return f"sample {self.samples - 1} of source {self.name!r}"
+        place = f"sample {self.samples - 1}"
+        if self.name is not None:
+            place += f" of source {self.name!r}"
+        return place
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where it is."""

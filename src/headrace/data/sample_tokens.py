@@ -1,0 +1,42 @@
+"""How many tokens a sample of a stream has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.core.errors import UsageError
+
+TOKENS = "input_ids"
+"""The part of a sample that has its tokens, by default."""
+
+
+def tokens_of(sample: Any, length: Callable[[Any], int] | None, place: str) -> int:
+    """Returns the number of tokens of a sample.
+
+    length: tells it; None: it is the length of the sample's `input_ids`, or of the sample. place: what was called, for
+    errors. Raises `UsageError` if there is no such number.
+    """
+    try:
+        if length is not None:
+            tokens: Any = length(sample)
+        elif isinstance(sample, Mapping) and TOKENS in sample:
+            tokens = len(sample[TOKENS])
+        else:
+            tokens = len(sample)
+        is_count = 0 <= float(tokens) < float("inf")
+    except (TypeError, ValueError) as error:
+        raise _no_length(f"a {type(sample).__name__}: {error}", place) from error
+    if not is_count:
+        raise _no_length(f"a length of {tokens!r}", place)
+    return tokens  # type: ignore[no-any-return]
+
+
+def _no_length(found: str, place: str) -> UsageError:
+    return UsageError.about(
+        "cannot tell how many tokens a sample has",
+        place=place,
+        found=found,
+        expected=f"samples with a part {TOKENS!r} that has a length, or with a length of their own",
+        fix="give length=, a function that takes a sample and returns its number of tokens, from 0 up",
+    )
