@@ -289,6 +289,23 @@ def test_with_skip_a_document_whose_length_lies_is_left_out() -> None:
     assert loader.stats.bad_samples == 1
 
 
+@pytest.mark.parametrize("fit", ["split", "best"])
+@pytest.mark.quick
+def test_documents_may_be_shorter_where_a_step_draws_their_lengths(fit: Any) -> None:
+    dataset = Documents([4, 3, 6, 12])
+    sampler = PackedBatchSampler([7, 6, 9, 12], 20 if fit == "best" else 8, fit=fit, **ALONE)
+    collate = functools.partial(headrace.collate_packed, may_be_shorter=True)
+    batches = list(headrace.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate))
+    tokens = [token for batch in batches for token in batch["input_ids"].view(-1).tolist() if token]
+    assert sorted(tokens) == [*range(1000, 1004), *range(2000, 2003), *range(3000, 3006), *range(4000, 4012)]
+    for batch in batches:
+        assert batch["cu_seqlens"].tolist() == bounds_of(batch["position_ids"])
+
+    sampler = PackedBatchSampler([7, 2, 9, 12], 20, **ALONE)
+    with pytest.raises(SampleError, match="not as long as it was said"):
+        list(headrace.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate))
+
+
 @pytest.mark.parametrize(
     "sample, options, said",
     [

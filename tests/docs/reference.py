@@ -41,7 +41,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "ClassBalancedSampler": {"keys_at"},
     "AskedArguments": {"check_worker_number_rationality"},
     "PackedBatchSampler": {"adopt_world", "check_state", "load_state_dict", "set_epoch"},
-    "PackedStream": {"encoded", "lies_elsewhere", "set_epoch", "sizes"},
+    "PackedStream": {"lies_elsewhere", "set_epoch", "sizes"},
     "CutPlan": {"show", "tables"},
     "DataLoader": {"recorder"},
     "DecodeJpegs": {"forward", "extra_repr"},

@@ -26,6 +26,7 @@ def collate_packed(
     names: Names = "headrace",
     per_token: Sequence[str] = (),
     pad_id: int = 0,
+    may_be_shorter: bool = False,
     packs: PackedBatch | None = None,
 ) -> Any:
     """Makes a batch of packs: give it to `DataLoader` as `collate_fn`, beside a `PackedBatchSampler`.
@@ -61,6 +62,8 @@ def collate_packed(
         names: who takes the batch.
         per_token: further columns with a value for each token; they are cut and padded (with 0) as tokens are.
         pad_id: the token that pads.
+        may_be_shorter: whether documents may be shorter than their lengths say; the packs are then less full. For steps
+            that draw how long a document is, such as `FillInTheMiddle`: give the longest that it may be as its length.
         packs: the keys of the batch; the loader passes them. None, as with torch's loader: all documents are one pack,
             without padding.
 
@@ -86,7 +89,8 @@ def collate_packed(
     documents = [_columns_of(sample) for sample in samples]
     if packs is None:
         packs = one_pack([len(document[TOKENS]) for document in documents])
-    return NAMED[names](PackedRows(documents, packs, PER_TOKEN.union(per_token), pad_id))
+    rows = PackedRows(documents, packs, PER_TOKEN.union(per_token), pad_id, may_be_shorter=may_be_shorter)
+    return NAMED[names](rows)
 
 
 def takes_packs(collate: Callable[..., Any]) -> bool:

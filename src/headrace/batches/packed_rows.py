@@ -32,15 +32,22 @@ class PackedRows:
     """
 
     def __init__(
-        self, documents: Sequence[Document], packs: PackedBatch, per_token: Collection[str], pad_id: int
+        self,
+        documents: Sequence[Document],
+        packs: PackedBatch,
+        per_token: Collection[str],
+        pad_id: int,
+        *,
+        may_be_shorter: bool = False,
     ) -> None:
         self.shape = packs.shape
         self._documents = documents
         self._per_token = per_token
         self._pad_id = pad_id
         self._edges = packs.pieces.edges
-        self._starts = packs.pieces.starts
-        self._stops = np.minimum(packs.pieces.stops, self._lengths(packs))
+        lengths = self._lengths(packs, may_be_shorter=may_be_shorter)
+        self._starts = np.minimum(packs.pieces.starts, lengths)
+        self._stops = np.minimum(packs.pieces.stops, lengths)
         self._sizes = self._stops - self._starts
         # Where the tokens of pieces, end to end, are in all rows end to end.
         before = np.append(0, np.cumsum(self._sizes))
@@ -49,18 +56,20 @@ class PackedRows:
         first = before[self._edges[:-1]]
         self._begins = self._rows_of_pieces * self.shape[1] + before[:-1] - first[self._rows_of_pieces]
 
-    def _lengths(self, packs: PackedBatch) -> Numbers:
+    def _lengths(self, packs: PackedBatch, *, may_be_shorter: bool) -> Numbers:
         """Returns the lengths of the documents. Raises `SampleError` if one is not what was said."""
         found = np.array([len(document[TOKENS]) for document in self._documents], np.int64)
         said = packs.pieces.lengths
-        wrong = np.flatnonzero((said != found) & (said != UNKNOWN))
+        is_wrong = (found > said) if may_be_shorter else (found != said)
+        wrong = np.flatnonzero(is_wrong & (said != UNKNOWN))
         if len(wrong):
             raise SampleError.about(
                 "a document is not as long as it was said to be",
                 place=f"the document with key {packs[wrong[0]]}",
                 found=f"{found[wrong[0]]:,} tokens",
                 expected=f"{said[wrong[0]]:,}, as in lengths=",
-                fix="measure the lengths again: of the tokens that the dataset gives, with all that is added to them",
+                fix="measure the lengths again: of the tokens that the dataset gives, with all that is added to them; "
+                "if a step draws how long a document is, give collate_packed may_be_shorter=True",
             )
 
         for name in self._per_token:

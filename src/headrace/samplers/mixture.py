@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 
 from headrace.core.changing_weights import WINDOW, AskedWeights, Unit, WhenExhausted, agreed, checked_word, rows_of
-from headrace.core.errors import UsageError
 from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
 from headrace.core.world import checked_world
 from headrace.samplers.frameworks import SplitOverRanks, Splitter, splitter
 from headrace.samplers.mixes import Mixes, MixPlan
 from headrace.samplers.mixture_record import Record, damage_in
+from headrace.samplers.mixture_refusals import no_end, planned_ahead, split_elsewhere
 from headrace.samplers.permutation import Permutations
 from headrace.samplers.positions import local_range
 from headrace.samplers.quota import Ints, Quota
@@ -149,12 +149,11 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
 
     def _plan(self, rows: Sequence[tuple[int, Ints]]) -> tuple[Mixes, int | None]:
         if self._asked is not None and self._is_bounded:
-            raise UsageError.about(
-                "the end of an epoch must be known beforehand",
-                place="MixtureSampler(when_exhausted=)",
-                found=f"when_exhausted={self.when_exhausted!r}, and weights that are asked for on the way",
-                expected="weights, or a mapping of counts to weights",
-                fix="leave when_exhausted out and give num_samples=, or give such weights",
+            raise no_end(
+                "MixtureSampler(when_exhausted=)",
+                f"when_exhausted={self.when_exhausted!r}, and weights that are asked for on the way",
+                "weights, or a mapping of counts to weights",
+                "leave when_exhausted out and give num_samples=, or give such weights",
             )
         return MixPlan(self._quota, self.lengths, self.sources.costs, self.when_exhausted).of(rows)
 
@@ -191,29 +190,16 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         """
         shares = self.sources.shares(weights)
         if self._planner is not None:
-            raise UsageError.about(
-                "documents are planned ahead, with the weights that were known then",
-                place="MixtureSampler.set_weights",
-                found=f"a sampler that is the order= of a {self._planner}",
-                expected="weights that can be asked for at each window",
-                fix="give the mixture an object with weights_at(count), a function or a file, and change what it says",
-            )
+            raise planned_ahead(self._planner)
         if self._is_bounded:
-            raise UsageError.about(
-                "the end of an epoch must be known beforehand",
-                place="MixtureSampler.set_weights",
-                found=f"when_exhausted={self.when_exhausted!r}",
-                expected="when_exhausted='repeat'",
-                fix="give the weights to the sampler as a mapping of counts to weights",
+            raise no_end(
+                "MixtureSampler.set_weights",
+                f"when_exhausted={self.when_exhausted!r}",
+                "when_exhausted='repeat'",
+                "give the weights to the sampler as a mapping of counts to weights",
             )
         if self._asking is not None and self._reached()["position"] < self.total:
-            raise UsageError.about(
-                "the ranks would change their weights at different places",
-                place="MixtureSampler.set_weights",
-                found=f"an epoch whose samples {self._asking.framework} splits over the ranks",
-                expected="a call between two epochs, or ranks that the sampler splits the samples over itself",
-                fix=f"keep the loader from {self._asking.framework}, or change the weights when the epoch is over",
-            )
+            raise split_elsewhere(self._asking.framework)
 
         self._record = self._changed(self._record, shares, self.epoch, self._reached()["position"])
         self.changes += 1
