@@ -272,8 +272,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
     def is_planned_for(self, planner: ElasticSampler) -> None:
         """Has a sampler plan ahead by the keys of this one. What ranks must agree on is that one's ranks' affair."""
         self._planner = planner.name
-        self._rank = planner._rank
-        self._world_size = planner._world_size
+        self._rank, self._world_size = planner._rank, planner._world_size
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`; with the weights that are known now.
@@ -293,9 +292,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
 
     def _counted_from(self, epoch: int) -> int:
         """Returns the position of the mixes at which an epoch begins."""
-        if self._is_bounded:
-            return 0
-        return epoch * self.total
+        return 0 if self._is_bounded else epoch * self.total
 
     def _before(self, epoch: int, position: int) -> Ints:
         """Returns how often each source came before a position, over all epochs."""
