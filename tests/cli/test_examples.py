@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import programs
@@ -50,3 +52,44 @@ def test_a_loader_is_asked_and_its_advice_followed() -> None:
 def test_an_example_ends_well(script: str, arguments: list[str], said: str) -> None:
     run = programs.run([EXAMPLES / script, *arguments])
     assert (run.returncode, run.stdout[-len(said) :]) == (0, said), run.stderr
+
+
+@pytest.mark.quick(script="train_vlm.py", workers=0)
+@pytest.mark.parametrize(("documents", "workers"), [(600, 2), (300, 0)])
+@pytest.mark.parametrize(
+    ("script", "said", "most"),
+    [
+        # Without a look at the token before, it is at least 3.
+        ("pretrain_tokens.py", "each token came once\n", 2.8),
+        # Without a look at the images, it is at least 2.
+        ("train_vlm.py", "each of {} documents came once\n", 1.5),
+    ],
+)
+def test_a_model_learns_from_packs(
+    tmp_path: Path, script: str, said: str, most: float, documents: int, workers: int
+) -> None:
+    run = programs.run([EXAMPLES / script, "--documents", documents, "--workers", workers], cwd=tmp_path)
+    said = said.format(documents)
+    assert (run.returncode, run.stdout[-len(said) :]) == (0, said), run.stderr
+    losses = re.search(r"; loss (\d\.\d+), at the end (\d\.\d+)\n", run.stdout)
+    assert losses is not None
+    assert float(losses[2]) < most < 4 < float(losses[1])
+
+
+def test_own_tokens_are_read_and_nothing_is_written_beside_them(tmp_path: Path) -> None:
+    lengths = np.array([3, 400, 0, 90, 700], np.int32)
+    np.arange(lengths.sum(), dtype=np.uint16).tofile(tmp_path / "train.bin")
+    np.save(tmp_path / "lengths.npy", lengths)
+    run = programs.run([EXAMPLES / "pretrain_tokens.py", "--data", ".", "--workers", "0"], cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("5 documents, 1,193 tokens, ")
+    assert run.stdout.endswith("each token came once\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lengths.npy", "train.bin"]
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
+    if importlib.util.find_spec("transformers") is not None:
+        pytest.skip("transformers is installed here")
+    run = programs.run([EXAMPLES / "finetune_chat.py"])
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == "this example needs transformers: pip install transformers jinja2\n"

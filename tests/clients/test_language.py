@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import headrace
 from headrace.core.errors import SampleError, StaleCacheError, UsageError
 from headrace.transforms import ChatTemplate, Tokenize
 from headrace.types import Ragged
+from tests import programs
 from tests.transforms.texts import Stepped, as_list, documents, of_tokenizers, rows_of
 
 pytestmark = [
@@ -312,3 +315,17 @@ def test_wrong_arguments_are_refused(words: dict[str, Any]) -> None:
 def test_tokenizers_of_other_libraries_have_no_templates() -> None:
     with pytest.raises(UsageError, match=r"(?s)tokenizers\.Tokenizer.*a tokenizer of transformers"):
         ChatTemplate(of_tokenizers())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_example_of_conversations_learns_what_the_assistant_says(tmp_path: Path, workers: int) -> None:
+    script = Path(__file__).parents[2] / "examples" / "finetune_chat.py"
+    run = programs.run([script, "--conversations", 300, "--workers", workers], cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    found = re.search(r"; loss (\d\.\d+), at the end (\d\.\d+)\n", run.stdout)
+    assert found is not None
+    assert float(found[2]) < 0.5 * float(found[1])
+    assert "learned of the first conversation: it is 11 . <end> it is 5 . <end>" in run.stdout
+    found = re.search(r"padding: (\d+\.\d)%; with each conversation padded to the longest (\d+\.\d)%\n", run.stdout)
+    assert found is not None
+    assert float(found[1]) < 10 < 40 < float(found[2])
