@@ -59,7 +59,7 @@ def test_an_example_ends_well(script: str, arguments: list[str], said: str) -> N
 @pytest.mark.parametrize(
     ("script", "said", "most"),
     [
-        # Without a look at the token before, it is at least 3.
+        # One that learns nothing has 4.1.
         ("pretrain_tokens.py", "each token came once\n", 2.8),
         # Without a look at the images, it is at least 2.
         ("train_vlm.py", "each of {} documents came once\n", 1.5),
