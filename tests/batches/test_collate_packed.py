@@ -186,7 +186,8 @@ def test_labels_and_other_columns_come_along(workers: int) -> None:
 def test_columns_of_a_document_that_is_cut_come_once() -> None:
     dataset = Documents([5, 6, 4], score=lambda key, _: key)
     scores = [batch["score"] for batch in loader_of(dataset, 4, fit="split")]
-    assert [score.tolist() if isinstance(score, torch.Tensor) else score for score in scores] == [[0], [1], [2], []]
+    assert [score.tolist() for score in scores] == [[0], [1], [2], []]
+    assert {score.dtype for score in scores} == {torch.int64}
 
 
 class Model(torch.nn.Module):
@@ -316,6 +317,9 @@ def test_documents_may_be_shorter_where_a_step_draws_their_lengths(fit: Any) -> 
         ({"input_ids": ["a"]}, {}, "of shape (1,)"),
         ({"input_ids": [[1], [2]]}, {}, "of shape (2, 1)"),
         ({"input_ids": 5}, {}, "int"),
+        ({"input_ids": [1, 2], "labels": None}, {}, "'labels' of the document with key 0"),
+        ({"input_ids": [1, 2], "attention_mask": [1, 0]}, {}, "zeros in its 'attention_mask'"),
+        ({"input_ids": [1, 2], "position_ids": [1, 2]}, {}, "a column 'position_ids'"),
     ],
 )
 @pytest.mark.quick
@@ -325,9 +329,67 @@ def test_documents_that_are_none_are_an_error(sample: Any, options: Any, said: s
     assert said in str(caught.value)
 
 
-def test_a_wrong_name_is_an_error() -> None:
-    with pytest.raises(UsageError, match="'huggingface'"):
-        headrace.collate_packed([[1]], names="hf")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"names": "hf"}, "'huggingface'"),
+        ({"pad_id": -100}, "pad_id"),
+        ({"pad_id": None}, "pad_id"),
+        ({"per_token": "loss_mask"}, "a list of names"),
+        ({"per_token": ["weigth"]}, "'weigth', and documents with 'input_ids'"),
+    ],
+)
+@pytest.mark.quick
+def test_wrong_arguments_are_named(options: Any, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        headrace.collate_packed([[1]], **options)
+    assert said in str(caught.value)
+
+
+def test_documents_with_different_columns_are_an_error() -> None:
+    """The labels, or the images, of the others would be lost without a word."""
+    with pytest.raises(SampleError, match="different columns") as caught:
+        headrace.collate_packed([{"input_ids": [1]}, {"input_ids": [2], "labels": [-100]}])
+    assert "'labels' in one of them only" in str(caught.value)
+    with pytest.raises(SampleError, match="cannot be joined") as caught:
+        headrace.collate_packed([{"input_ids": [1], "p": np.ones((1, 3))}, {"input_ids": [1], "p": np.ones((1, 4))}])
+    assert "column 'p'" in str(caught.value)
+
+
+def test_a_mask_of_ones_is_left_out() -> None:
+    batch = headrace.collate_packed([{"input_ids": [1, 2], "attention_mask": np.ones(2)}], names="huggingface")
+    assert "attention_mask" not in batch
+
+
+def test_values_of_tokens_may_be_of_bfloat16() -> None:
+    weights = torch.tensor([0.5, 1.5], dtype=torch.bfloat16)
+    batch = headrace.collate_packed([{"input_ids": [1, 2], "weight": weights}], per_token=["weight"])
+    assert batch["weight"].tolist() == [[0.5, 1.5]]
+
+
+@pytest.mark.parametrize("collate", [None, lambda samples: headrace.collate_packed(samples), list])
+@pytest.mark.quick
+def test_a_collate_function_that_does_not_ask_for_packs_gets_no_cut_documents(collate: Any) -> None:
+    dataset = Documents([5, 3, 8])
+    sampler = PackedBatchSampler(dataset.lengths, 4, fit="split", **ALONE)
+    with pytest.raises(UsageError, match="does not ask where"):
+        headrace.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate)
+
+
+def test_a_function_that_passes_packs_on_gets_them() -> None:
+    dataset = Documents([5, 3, 8])
+
+    def collate(samples: Any, packs: Any = None) -> Any:
+        return headrace.collate_packed(samples, packs=packs)
+
+    sampler = PackedBatchSampler(dataset.lengths, 4, fit="split", **ALONE)
+    batches = list(headrace.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate))
+    assert sum(int((batch["document_ids"] >= 0).sum()) for batch in batches) == 16
+
+
+def test_a_batch_sampler_as_sampler_is_an_error() -> None:
+    with pytest.raises(UsageError, match="batch_sampler="):
+        headrace.DataLoader(Documents([5]), sampler=PackedBatchSampler([5], 8))
 
 
 def test_only_functions_that_name_packs_are_given_them() -> None:

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler
 
 from headrace.core.errors import UsageError
-from headrace.loader.options import check_samples
+from headrace.loader.samplers import check_samples
 from headrace.samplers import (
     BlockShuffleSampler,
     ClassBalancedSampler,

@@ -16,6 +16,11 @@ from headrace.samplers.packed_batch import PackedBatch, batch_of, one_pack
 
 Names = Literal["headrace", "huggingface", "huggingface-flash", "flash", "torchtitan"]
 
+MADE = frozenset({"position_ids", "document_ids", "cu_seqlens", "max_seqlen", "positions", "use_cache"})
+"""Columns that a batch has of its own."""
+
+MASK = "attention_mask"
+
 PER_TOKEN = frozenset({LABELS, "loss_mask", "assistant_masks", "completion_mask", "token_type_ids"})
 """Columns with a value for each token, by the names that are in use."""
 
@@ -54,7 +59,8 @@ def collate_packed(
     longest. Both count padding as documents.
 
     Other columns go along: arrays are joined along their first dimension, numbers become a tensor [documents], all
-    else a list. Of a document that is cut, they come with its first part.
+    else a list. Of a document that is cut, they come with its first part. All documents have the same columns. An
+    `attention_mask` of ones, as tokenizers give it, is left out: with it, models do not look for borders.
 
     Args:
         samples: documents: mappings with `input_ids`, whole numbers [tokens], or only these. Or packs of a
@@ -71,7 +77,8 @@ def collate_packed(
         What the table says; new tensors.
 
     Raises:
-        SampleError: a document is longer or shorter than its length said, or has another number of labels.
+        SampleError: a document is longer or shorter than its length said, has another number of labels, or other
+            columns than the others.
         UsageError: wrong arguments.
 
     Examples:
@@ -87,8 +94,17 @@ def collate_packed(
         packs = batch_of(samples)
         samples = [document for sample in samples for document in sample.documents]
     documents = [_columns_of(sample) for sample in samples]
+    _check_columns(documents)
     if packs is None:
         packs = one_pack([len(document[TOKENS]) for document in documents])
+    if isinstance(per_token, str):
+        raise wrong_argument("per_token", per_token, "a list of names")
+    if not isinstance(pad_id, int) or pad_id < 0:
+        raise wrong_argument("pad_id", pad_id, "the number of a token, 0 or above")
+    unknown = [name for name in per_token if documents and name not in documents[0]]
+    if unknown:
+        found = f"{unknown[0]!r}, and documents with {', '.join(map(repr, documents[0]))}"
+        raise wrong_argument("per_token", per_token, "names of columns", found=found)
     rows = PackedRows(documents, packs, PER_TOKEN.union(per_token), pad_id, may_be_shorter=may_be_shorter)
     return NAMED[names](rows)
 
@@ -115,7 +131,41 @@ def _columns_of(sample: Any) -> Mapping[str, Any]:
             expected=f"{TOKENS!r}, whole numbers in one dimension",
             fix=f"call the column of tokens {TOKENS!r}, for example with .map()",
         )
-    return sample  # type: ignore[no-any-return]
+    if MASK not in sample:
+        return sample  # type: ignore[no-any-return]
+
+    if not np.asarray(sample[MASK]).all():
+        raise SampleError.about(
+            "a document is padded",
+            place="headrace.collate_packed",
+            found=f"zeros in its {MASK!r}",
+            expected="the tokens of the document alone",
+            fix="tokenise without padding, and measure the lengths again",
+        )
+    return {name: value for name, value in sample.items() if name != MASK}
+
+
+def _check_columns(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Raises `SampleError` unless all documents have the same columns, none of which collation makes itself."""
+    for number, document in enumerate(documents):
+        made = [name for name in document if name in MADE]
+        if made:
+            raise SampleError.about(
+                "a document has a column that collation makes",
+                place=f"document {number} of the batch",
+                found=f"a column {made[0]!r}",
+                expected=f"{TOKENS!r}, perhaps {LABELS!r}, and columns of your own",
+                fix=f"leave {made[0]!r} out, or call it by another name",
+            )
+        differing = sorted(document.keys() ^ documents[0].keys())
+        if differing:
+            raise SampleError.about(
+                "the documents of a batch have different columns",
+                place=f"documents 0 and {number} of the batch",
+                found=f"{differing[0]!r} in one of them only",
+                expected="the same columns in all documents",
+                fix="give documents that have none of it an empty array, such as np.zeros((0, width))",
+            )
 
 
 def _headrace(rows: PackedRows) -> dict[str, Any]:

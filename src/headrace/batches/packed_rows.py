@@ -74,11 +74,12 @@ class PackedRows:
 
         for name in self._per_token:
             for number, document in enumerate(self._documents):
-                if name in document and len(document[name]) != found[number]:
+                values = document.get(name, document[TOKENS])
+                if not hasattr(values, "__len__") or len(values) != found[number]:
                     raise SampleError.about(
                         "a column has not one value for each token",
                         place=f"{name!r} of the document with key {packs[number]}",
-                        found=f"{len(document[name]):,} values",
+                        found=f"{len(values):,} values" if hasattr(values, "__len__") else f"{values!r}",
                         expected=f"{found[number]:,}, as many as {TOKENS!r}",
                         fix=f"cut {name!r} as the tokens are cut",
                     )
@@ -133,19 +134,19 @@ class PackedRows:
     def _other(self, name: str) -> Any:
         if name in self._per_token:
             return self._laid(name, 0, None)
+        values = [document[name] for document in self._documents]
         # Once for each document: with its first part.
-        values: list[Any] = [document[name] for document, start, _, _ in self._pieces() if start == 0]
-        if not values or any(type(value) is not type(values[0]) for value in values):
-            return values
-        if isinstance(values[0], torch.Tensor) and values[0].dim():
-            return torch.cat(values)
-        if isinstance(values[0], np.ndarray) and values[0].ndim:
-            return torch.from_numpy(np.concatenate(values))
-        if isinstance(values[0], torch.Tensor):
-            return torch.stack(values)
-        if isinstance(values[0], (Number, np.generic)):
-            return torch.from_numpy(np.asarray(values))
-        return values
+        first = [number for number, (_, start, _, _) in enumerate(self._pieces()) if start == 0]
+        try:
+            return _joined(values, first)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise SampleError.about(
+                "a column of the documents cannot be joined",
+                place=f"column {name!r}",
+                found=str(error),
+                expected="arrays that differ in their first dimension only, or numbers",
+                fix="give them one shape behind the first dimension, or put each into a list of its own",
+            ) from error
 
     def _of_labels(self) -> str:
         if self._documents and LABELS in self._documents[0]:
@@ -164,7 +165,11 @@ class PackedRows:
         return torch.from_numpy(flat).view(*self.shape, *of_a_value)
 
     def _part(self, document: Document, name: str) -> npt.NDArray[Any]:
-        values = np.asarray(document[name])
+        given = document[name]
+        # NumPy has no bfloat16.
+        if isinstance(given, torch.Tensor) and given.dtype is torch.bfloat16:
+            given = given.float()
+        values = np.asarray(given)
         if name in (TOKENS, LABELS) and values.size and (values.dtype.kind not in "iub" or values.ndim != 1):
             expected = "whole numbers, in one dimension"
             found = f"{values.dtype} of shape {values.shape}"
@@ -179,3 +184,17 @@ class PackedRows:
 def longest(bounds: Numbers) -> int:
     """Returns the length of the longest document or padding. bounds: as `PackedRows.bounds` returns them."""
     return int(np.diff(bounds).max(initial=0))
+
+
+def _joined(values: list[Any], chosen: Sequence[int]) -> Any:
+    """Returns some of the values as one: arrays end to end, numbers as a tensor, all else as a list.
+
+    What comes of it is of one kind for all batches, also where none is chosen.
+    """
+    if all(isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim for value in values):
+        parts = [torch.as_tensor(value) for value in values]
+        return torch.cat([parts[number] for number in chosen] or [parts[0][:0]])
+    if all(isinstance(value, (Number, np.generic, torch.Tensor, np.ndarray)) for value in values):
+        numbers = torch.stack([torch.as_tensor(value) for value in values])
+        return numbers[list(chosen)]
+    return [values[number] for number in chosen]

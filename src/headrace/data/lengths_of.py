@@ -13,6 +13,7 @@ from headrace.core.errors import SampleError, UsageError
 from headrace.core.ragged import Ragged
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.schema import Field
+from headrace.data.staged.cache import Stale
 from headrace.data.staged.staged import Staged
 from headrace.data.staged.steps import step
 from headrace.data.stored import StoredDataset
@@ -22,7 +23,11 @@ LENGTH = "length"
 
 
 def lengths_of(
-    dataset: Any, column: str | int | None = "input_ids", cache: str | os.PathLike[str] | None = None
+    dataset: Any,
+    column: str | int | None = "input_ids",
+    cache: str | os.PathLike[str] | None = None,
+    *,
+    stale: Stale = "error",
 ) -> Array:
     """Tells how long the documents of a dataset are, for `PackedBatchSampler` and its siblings.
 
@@ -35,6 +40,7 @@ def lengths_of(
         column: of the samples, which are mappings (or a place, in tuples): that of the tokens, or that of the lengths;
             None: samples are the tokens.
         cache: a folder that keeps measured lengths, as in `Staged`; None: nothing is kept.
+        stale: what to do with a folder that other data or steps have made: `"error"`, or `"rebuild"`.
 
     Returns:
         Lengths in the order of the dataset, int32 [len(dataset)]; new memory.
@@ -55,7 +61,7 @@ def lengths_of(
         found = _read(stored, column)
         if found is not None:
             return found
-    return _measured(dataset, column, cache)
+    return _measured(dataset, column, cache, stale)
 
 
 class Length:
@@ -73,7 +79,7 @@ class Length:
             found = f"a {type(sample).__name__}"
             if isinstance(sample, dict):
                 found = f"a sample with {', '.join(map(repr, sample))}"
-            fix = "name the column of the tokens: lengths_of(dataset, 'tokens')"
+            fix = "name the column of the tokens: lengths_of(dataset, 'tokens'); None, where samples are the tokens"
             raise SampleError.about(
                 "a sample has no such column", found=found, expected=repr(self.column), fix=fix
             ) from error
@@ -83,7 +89,13 @@ class Length:
         # An array or a tensor without dimensions is a number: it has no length.
         if isinstance(part, Sized) and not (isinstance(part, (np.ndarray, torch.Tensor)) and part.ndim == 0):
             return {LENGTH: len(part)}
-        return {LENGTH: int(part)}
+        try:
+            return {LENGTH: int(part)}
+        except (TypeError, ValueError) as error:
+            found = f"a {type(part).__name__}"
+            raise SampleError.about(
+                "a sample has no length", place=f"column {self.column!r}", found=found, expected="tokens, or a number"
+            ) from error
 
 
 def _read(stored: StoredDataset, column: str) -> Array | None:
@@ -119,9 +131,9 @@ def _as_lengths(numbers: Array) -> Array:
     return numbers.astype(np.int32)
 
 
-def _measured(dataset: Any, column: str | int | None, cache: str | os.PathLike[str] | None) -> Array:
+def _measured(dataset: Any, column: str | int | None, cache: str | os.PathLike[str] | None, stale: Stale) -> Array:
     length = step(Length(column), name="length", random=False)
-    kept = Staged.of(dataset).with_step(length).with_cache("memory" if cache is None else cache).stored
+    kept = Staged.of(dataset).with_step(length).with_cache("memory" if cache is None else cache, stale=stale).stored
     if kept is None:
         return np.zeros(0, np.int32)
     return _as_lengths(np.asarray(kept.reader.column(LENGTH)))

@@ -38,17 +38,16 @@ from headrace.loader.options import (
     check_arguments,
     check_live,
     check_ray,
-    check_samples,
     check_stragglers,
     checked_on_error,
     default_seed,
     is_map,
 )
-from headrace.loader.own_sampler import adopt_shard, own_sampler
 from headrace.loader.position import part_of
 from headrace.loader.rank_check import name_here
 from headrace.loader.rebuilds import ACCELERATE, ReadByRay, refuse_rebuild, shown_to_frameworks
 from headrace.loader.reporting import Observed, OnStats
+from headrace.loader.samplers import adopt_shard, check_samples, own_sampler
 from headrace.loader.session import LoaderSession
 from headrace.loader.setting import asked_setting
 from headrace.telemetry.labels import label_for
@@ -180,7 +179,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             "stragglers": stragglers,
         }
         check_arguments(dataset, seed=seed, **plain)
-        check_samples(dataset, sampler, batch_sampler)
+        check_samples(dataset, sampler, batch_sampler, collate_fn)
         check_ray(backend, dataset, num_workers)
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
         asked_seed, seed = seed, default_seed(seed, dataset, shard, moves_samples=auto.workers)

@@ -16,7 +16,6 @@ from torch.utils.data import IterableDataset
 from headrace.cluster.options import Ray
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.extras import require
-from headrace.core.lengths import known_length
 from headrace.core.protocols import is_live, is_stateful
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
 from headrace.core.world import Shard, World, current_world, distributed_world
@@ -27,7 +26,6 @@ from headrace.faults.quarantine import Excluded, checked_path, excluded_numbers
 from headrace.faults.replacements import Replacements, replacements_of
 from headrace.loader.reporting import OnStats
 from headrace.samplers.frameworks import split_by_lightning
-from headrace.samplers.live import LiveSampler
 
 AskedBackend = Literal["process", "thread", "inline", "auto", "ray"] | Ray
 BACKENDS = ("process", "thread", "inline", "auto", "ray")
@@ -250,49 +248,6 @@ def check_stragglers(asked: Stragglers, dataset: object, seed: int | None, *, in
         found, fix = "in_order=False", "leave one of the two out"
         expected = "in_order=True: the sampler's order, of which single batches come later"
         raise UsageError.about("two orders were asked for", place=place, found=found, expected=expected, fix=fix)
-
-
-def check_samples(dataset: object, sampler: object, batch_sampler: object) -> None:
-    """Raises `UsageError` if a sampler of headrace was made for more or fewer samples than the dataset has.
-
-    With fewer lengths, labels or weights than samples, the rest would never come, without a word.
-    """
-    if is_live(dataset):
-        _check_order_of_log(sampler, batch_sampler)
-    if batch_sampler is not None:
-        given = batch_sampler
-    else:
-        given = sampler
-
-    if is_map(dataset):
-        length = known_length(dataset)
-    else:
-        length = None
-
-    if length is None:
-        return
-
-    for one in (given, getattr(given, "sampler", None)):
-        expected = getattr(one, "samples_of_dataset", None)
-        if is_whole(expected) and expected != length:
-            raise UsageError.about(
-                "the sampler was made for another dataset",
-                place=f"headrace.DataLoader, {type(one).__name__}",
-                found=f"{expected:,} samples (as many lengths, labels or weights as it was given)",
-                expected=f"{length:,}, as many as the dataset has",
-                fix="give the sampler one length, label or weight for each sample of this dataset, in its order",
-            )
-
-
-def _check_order_of_log(sampler: object, batch_sampler: object) -> None:
-    """Raises `UsageError` for an order of the user's over a log: its records have no numbers."""
-    for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-        # A framework that builds a loader anew gives it the sampler of the old one.
-        inner = getattr(given, "sampler", given)
-        if given is not None and not isinstance(inner, LiveSampler):
-            fix = "leave it out; shuffle=True shuffles span by span"
-            expected = "nothing: a log never ends, and has an order of its own"
-            raise wrong_argument(name, given, expected, place="headrace.DataLoader", fix=fix)
 
 
 def as_ray(backend: AskedBackend) -> Ray | None:

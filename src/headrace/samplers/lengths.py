@@ -55,7 +55,11 @@ def checked_budgets(budget: int | Mapping[str, int]) -> dict[str, int]:
         return {TOKENS: positive("budget", budget)}
     if not budget:
         raise wrong_argument("budget", budget, "a number, or at least one by name")
-    return {str(name): positive(f"budget[{name!r}]", most) for name, most in budget.items()}
+    budgets = {str(name): positive(f"budget[{name!r}]", most) for name, most in budget.items()}
+    # The first one is that of the rows.
+    if TOKENS in budgets:
+        budgets = {TOKENS: budgets[TOKENS], **budgets}
+    return budgets
 
 
 def columns_of(lengths: Lengths | Mapping[str, Lengths], budgets: Mapping[str, int]) -> list[Column]:
@@ -66,7 +70,8 @@ def columns_of(lengths: Lengths | Mapping[str, Lengths], budgets: Mapping[str, i
         by_name = {next(iter(budgets)): lengths}
     if set(by_name) != set(budgets):
         expected = f"lengths for {', '.join(map(repr, budgets))}"
-        raise wrong_argument("lengths", f"some for {', '.join(map(repr, by_name))}", expected)
+        found = f"lengths for {', '.join(map(repr, by_name)) or 'nothing'}"
+        raise wrong_argument("lengths", lengths, expected, found=found)
 
     columns = [_looked_through(name, most, _array_of(name, by_name[name])) for name, most in budgets.items()]
     if len({len(column.lengths) for column in columns}) > 1:

@@ -51,7 +51,7 @@ class PackedBatchSampler(WindowedBatchSampler):
         lengths: the length of each document in tokens, whole numbers, shape (n,); it is not copied. With several
             budgets a mapping from the name of each to such an array.
         budget: how long a pack may be; or a mapping from names to numbers, `{"tokens": 8192, "patches": 4096}`, all of
-            which hold at once.
+            which hold at once. `tokens`, or else the first one, is that of the rows.
         packs: how many packs a batch has. In the last batch of a window, some may be without documents.
         fit: `"best"` keeps documents whole and pads least; `"first"` keeps them whole, and nearly in their order;
             `"split"` cuts them at the budget, and the next pack goes on with the rest. It takes one budget.
@@ -138,9 +138,13 @@ class PackedBatchSampler(WindowedBatchSampler):
             raise wrong_argument("order", order, "a sampler of as many samples as there are lengths", found=found)
         return order
 
+    @property
+    def cuts(self) -> bool:
+        """Whether packs have parts of documents."""
+        return self.fit == "split" or (self.too_long == "cut" and self.too_long_count > 0)
+
     def __iter__(self) -> Iterator[Batch]:
-        cuts = self.fit == "split" or (self.too_long == "cut" and self.too_long_count > 0)
-        if cuts and is_read_by_torch():
+        if self.cuts and is_read_by_torch():
             raise UsageError.about(
                 "documents are cut, and torch's loader does not tell a collate function where",
                 place="PackedBatchSampler",
@@ -212,12 +216,15 @@ class PackedBatchSampler(WindowedBatchSampler):
         longer = [column for column in self._columns if column.too_long]
         if longer and self.too_long == "raise":
             column = longer[0]
+            others = "fit='split', or too_long='cut' or 'skip'"
+            if len(self.budgets) > 1:
+                others = "too_long='skip'"
             raise UsageError.about(
                 "a document is longer than a pack may be",
-                place=f"the document with key {column.longest}",
-                found=f"{column.lengths[column.longest]:,} {column.name}; {column.too_long:,} documents are too long",
+                place=f"the document with key {column.longest}, of {column.too_long:,} such documents",
+                found=f"{column.lengths[column.longest]:,} {column.name}",
                 expected=f"at most the budget of {column.most:,}",
-                fix="raise the budget, or choose fit='split', or too_long='cut' or 'skip'",
+                fix=f"raise the budget, or choose {others}",
             )
         if len(longer) < 2:
             return sum(column.too_long for column in longer)
@@ -229,7 +236,9 @@ class PackedBatchSampler(WindowedBatchSampler):
         if self.balance is not None:
             fewest = max(FEWEST_BALANCED, fewest)
         documents = min(fewest * column.most / max(column.mean, 1e-9) for column in self._columns)
-        return int(min(max(documents, FEWEST), MOST))
+        # What is planned ten times as slowly has no larger windows.
+        most = MOST if self.fit != "first" and len(self.budgets) == 1 else FEWEST
+        return int(min(max(documents, FEWEST), most))
 
     def _chosen_rows(self, shapes: int) -> list[int]:
         """Returns the lengths that pad the packs of the first window least. The budget is one: any pack fits it."""
