@@ -267,9 +267,10 @@ class PackedBatchSampler(WindowedBatchSampler):
         order = None
         if self._order is not None:
             order = self._order.state_before(epoch, number * self.window)
-        return PackedWindow(number, keys, positions, whole, packs, turns, edges, self.packs, self.rows, order)
+        documents = keys, positions, whole
+        return PackedWindow(number, documents, packs, turns, edges, (self.packs, self.rows), order)
 
-    def _batched(self, packs: Packs, sizes: Numbers, stream: int) -> tuple[Numbers, list[int]]:
+    def _batched(self, packs: Packs, sizes: Numbers, stream: int) -> tuple[Numbers, Numbers]:
         """Returns the packs in the order in which they come, and where batches begin and the last one ends."""
         count = len(packs)
         batches = -(-count // self.packs)
@@ -277,7 +278,7 @@ class PackedBatchSampler(WindowedBatchSampler):
             order = np.arange(count)
             if self.shuffle:
                 order = shuffled(order, stream_key(stream, PACKS))
-            return order, [*range(0, count, self.packs), count] if count else [0]
+            return order, np.append(np.arange(0, count, self.packs), [count] if count else [0])
 
         costs = self._costs(packs, sizes)
         by_cost = np.argsort(-costs, kind="stable")
@@ -291,8 +292,8 @@ class PackedBatchSampler(WindowedBatchSampler):
         if self.shuffle:
             columns = columns[shuffled_in_groups(batches, group_of(batches), stream)]
         chosen = rows[:, columns].T
-        edges = np.concatenate(([0], np.cumsum((chosen >= 0).sum(axis=1))))
-        return chosen[chosen >= 0], edges.tolist()
+        edges = np.append(0, np.cumsum((chosen >= 0).sum(axis=1)))
+        return chosen[chosen >= 0], edges
 
     def _costs(self, packs: Packs, sizes: Numbers) -> npt.NDArray[np.float64]:
         """Returns what each pack costs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -108,43 +107,60 @@ def with_others(batch: PackedBatch, places: Sequence[int], keys: Sequence[int]) 
     return PackedBatch(others, batch.positions[kept], pieces, batch.shape[1])
 
 
-@dataclass(frozen=True)
 class PackedWindow:
-    """The packs of one window. Batch i has the packs `turns[edges[i] : edges[i + 1]]`."""
+    """The packs of one window, in the order in which they come.
 
-    number: int
-    keys: Keys
-    positions: Keys
-    lengths: Numbers
-    """How long the documents are said to be; those that are too long may be cut in the packs."""
-    packs: Packs
-    turns: Numbers
-    """The packs in the order in which they come."""
-    edges: list[int]
-    packs_of_a_batch: int
-    rows: list[int]
-    """The lengths to which packs may be padded, ascending."""
-    order: State | None
-    """The state of the sampler that ordered the documents, at the beginning of the window; None: there is none."""
+    Args:
+        number: of the window.
+        documents: their keys, positions, and the lengths that they are said to have, before those that are too long are
+            cut.
+        packs: as they were planned.
+        turns: the packs in the order in which they come.
+        batches: where batches begin among these, and the last one ends.
+        shapes: how many packs a batch has, and the lengths to which they may be padded, ascending.
+        order: the state of the sampler that ordered the documents, at the beginning of the window; None: there is none.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        documents: tuple[Keys, Keys, Numbers],
+        packs: Packs,
+        turns: Numbers,
+        batches: Numbers,
+        shapes: tuple[int, list[int]],
+        order: State | None = None,
+    ) -> None:
+        self.number = number
+        self.packs = packs
+        self.order = order
+        self._batches = batches
+        self._packs_of_a_batch, rows = shapes
+        # All pieces at once, so that a batch is a slice of them.
+        begins = packs.edges[turns]
+        counts = packs.edges[turns + 1] - begins
+        self._edges = np.append(0, np.cumsum(counts))
+        at = np.repeat(begins - self._edges[:-1], counts) + np.arange(self._edges[-1])
+        chosen = packs.documents[at]
+        self._keys, self._positions, self._lengths = (column[chosen] for column in documents)
+        self._starts, self._stops = packs.starts[at], packs.stops[at]
+        self._rows: list[int] = []
+        if len(turns):
+            longest = np.maximum.reduceat(packs.totals()[turns], batches[:-1])
+            self._rows = np.array(rows)[np.searchsorted(rows, longest)].tolist()
 
     def __len__(self) -> int:
-        return len(self.edges) - 1
+        return len(self._batches) - 1
 
     def batch(self, number: int) -> PackedBatch:
         """Returns batch `number`, counted in the order in which they come."""
-        packs = self.packs
-        chosen = self.turns[self.edges[number] : self.edges[number + 1]]
-        begins, ends = packs.edges[chosen], packs.edges[chosen + 1]
-        at = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)])
+        first, last = self._batches[number], self._batches[number + 1]
+        edges = self._edges[first : last + 1]
+        pieces = slice(edges[0], edges[-1])
+        edges = edges - edges[0]
         # The last batch of a window has as many packs as the others; some are without documents.
-        many = np.zeros(self.packs_of_a_batch, np.int64)
-        many[: len(chosen)] = ends - begins
-        edges = np.concatenate(([0], np.cumsum(many)))
-
-        documents = packs.documents[at]
-        starts, stops = packs.starts[at], packs.stops[at]
-        tokens = Packs(documents, starts, stops, edges).totals()
-        longest = int(tokens.max())
-        row = next(length for length in self.rows if length >= longest)
-        pieces = PieceBounds(starts, stops, self.lengths[documents], edges)
-        return PackedBatch(self.keys[documents], self.positions[documents], pieces, row)
+        missing = self._packs_of_a_batch + 1 - len(edges)
+        if missing:
+            edges = np.pad(edges, (0, missing), mode="edge")
+        bounds = PieceBounds(self._starts[pieces], self._stops[pieces], self._lengths[pieces], edges)
+        return PackedBatch(self._keys[pieces], self._positions[pieces], bounds, self._rows[number])
