@@ -82,7 +82,9 @@ def test_the_number_of_an_epoch_that_is_said_once_more_on_the_way_changes_no_sta
 
     def loader() -> Any:
         sampler = MAKERS[name](rank=0, world_size=1)
-        given = {"batch_sampler": sampler} if name in BATCHES else {"sampler": sampler, "batch_size": 8}
+        given: dict[str, Any] = {"sampler": sampler, "batch_size": 8}
+        if name in BATCHES:
+            given = {"batch_sampler": sampler, "collate_fn": stacked}
         return headrace.DataLoader(torch.arange(TOTAL), **given, num_workers=num_workers, backend="thread", seed=3)
 
     whole = [batch.tolist() for batch in loader()]
