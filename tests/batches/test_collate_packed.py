@@ -249,6 +249,19 @@ def test_a_document_that_is_skipped_leaves_the_pack_valid_and_is_counted(workers
     assert loader.stats.bad_samples == 2
 
 
+@pytest.mark.parametrize("bad", [(0,), (0, 1, 2)], ids=["the longest", "all"])
+@pytest.mark.parametrize("workers", [2, 0])
+@pytest.mark.quick
+def test_a_pack_of_bad_documents_alone_is_padding(workers: int, bad: tuple[int, ...]) -> None:
+    dataset = Documents([40, 3, 6], bad=bad)
+    batches = list(loader_of(dataset, 8, fit="split", on_error="skip", num_workers=workers))
+    assert len(batches) == 7
+    assert {batch["input_ids"].shape for batch in batches} == {(1, 8)}
+    tokens = [token for batch in batches for token in batch["input_ids"].view(-1).tolist() if token]
+    good = [1000 * (key + 1) + place for key in range(3) if key not in bad for place in range(dataset.lengths[key])]
+    assert sorted(tokens) == good
+
+
 @pytest.mark.parametrize("workers", [2, 0])
 @pytest.mark.quick
 def test_a_document_in_the_place_of_a_bad_one_is_cut_to_its_length_and_counted(workers: int) -> None:

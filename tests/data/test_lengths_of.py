@@ -96,6 +96,11 @@ def test_a_column_without_lengths_is_an_error(tmp_path: Path) -> None:
     assert "a sample with 'tokens'" in str(caught.value)
     with pytest.raises(UsageError, match="no tokens"):
         headrace.lengths_of(Documents([1]), "text")
+    for size in (1.7, None, True, "a"):
+        with pytest.raises((SampleError, UsageError), match="has no"):
+            headrace.lengths_of([{"size": size}], "size")
+    with pytest.raises(UsageError, match="no tokens"):
+        headrace.lengths_of([{"size": {"a": 1}}], "size")
     with pytest.raises(UsageError, match="no lengths"):
         headrace.lengths_of([{"size": -1}], "size")
     schema = Schema((Field("text", "text"),))

@@ -151,6 +151,37 @@ def test_random_steps_draw_the_same_numbers_again() -> None:
     assert plain(before + list(again)) == plain(whole)
 
 
+class Live(torch.utils.data.IterableDataset[Any]):
+    """A stream that hands out the very object in which it counts."""
+
+    def __init__(self) -> None:
+        self.state = {"at": 0}
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.state["at"] < 200:
+            self.state["at"] += 1
+            yield np.full(10, self.state["at"])
+        self.state["at"] = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.state = state
+
+
+def test_a_state_that_goes_on_changing_is_copied() -> None:
+    def made() -> Any:
+        return loader_of(headrace.PackedStream(Live(), 60, window=50))
+
+    loader = made()
+    batches = iter(loader)
+    before = [next(batches), next(batches)]
+    again = made()
+    again.load_state_dict(loader.state_dict())
+    assert tokens_of(before + list(again)) == Counter(dict.fromkeys(range(1, 201), 10))
+
+
 def test_other_documents_behind_a_resume_are_an_error() -> None:
     packs: Any = iter(headrace.PackedStream(Documents(LENGTHS), 64, window=70))
     next(packs)
@@ -242,6 +273,8 @@ def test_streams_of_headrace_and_mixtures_are_packed(tmp_path: Any) -> None:
         (lambda: headrace.PackedStream(Documents([1]), {"a": 8}), "a function, where budgets have names"),
         (lambda: list(headrace.PackedStream(Documents([1]), {"a": 8}, length=len)), "a mapping with 'a'"),
         (lambda: list(headrace.PackedStream(Documents([1]), 8, length=lambda _: "a")), "number of tokens"),
+        (lambda: list(headrace.PackedStream(Documents([1]), {"a": 8}, length=lambda _: {"a": -5})), "-5 a"),
+        (lambda: list(headrace.PackedStream(Documents([1]), {"a": 8}, length=lambda _: {"a": None})), "None a"),
     ],
 )
 @pytest.mark.quick

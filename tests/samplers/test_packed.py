@@ -274,7 +274,7 @@ def test_lengths_that_are_none_are_an_error(lengths: Any, found: str) -> None:
         (-3, [1], {}, "budget"),
         (2.5, [1], {}, "budget"),
         ({}, [1], {}, "budget"),
-        ({"tokens": 0}, [1], {}, "budget['tokens']"),
+        ({"tokens": 0}, [1], {}, "budget"),
         (8, [1], {"packs": 0}, "packs"),
         (8, [1], {"window": 0}, "window"),
         (8, [1], {"shapes": 0}, "shapes"),
@@ -286,6 +286,10 @@ def test_lengths_that_are_none_are_an_error(lengths: Any, found: str) -> None:
         ({"a": 8, "b": 8}, {"a": [1]}, {}, "lengths for 'a', 'b'"),
         ({"a": 8, "b": 8}, {"a": [1], "b": [1, 2]}, {}, "1 of 'a', 2 of 'b'"),
         (8, [5, 9, 12], {}, "key 2"),
+        (1 << 70, [1], {}, "at most 1,099,511,627,776"),
+        (1 << 29, [1], {"shapes": 2}, "1, where the budget is above 16,777,216"),
+        (8, np.array([1 << 63], np.uint64), {}, "9,223,372,036,854,775,808 at index 0"),
+        (8, [1], {"fit": ["best"]}, "'best', 'first' or 'split'"),
         ({"a": 8, "b": 8}, {"a": [1, 2], "b": [9, 1]}, {}, "key 0"),
     ],
 )
@@ -393,6 +397,58 @@ def test_ranks_and_resumes_get_the_same_packs_of_a_mixture(ranks: int) -> None:
     again = made(0, 1)
     again.load_state_dict(sampler.state_dict())
     assert [batch.packs for batch in again] == alone[45:]
+
+
+def growing(count: int) -> list[int]:
+    """Weights that are asked for, and change."""
+    return [9, 1] if count < 1200 else [1, 1]
+
+
+def asked(rank: int, size: int, **options: Any) -> PackedBatchSampler:
+    mixture = MixtureSampler([len(WEB), len(CODE)], growing, 4000)
+    return PackedBatchSampler(LENGTHS, 256, order=mixture, window=600, rank=rank, world_size=size, **options)
+
+
+@pytest.mark.parametrize("ranks", [8, 3, 2])
+@pytest.mark.quick
+def test_ranks_that_pad_do_not_part_where_weights_are_asked_for(ranks: int) -> None:
+    samplers = [asked(rank, ranks) for rank in range(ranks)]
+    alone = asked(0, 1)
+    for epoch in range(3):
+        for sampler in [*samplers, alone]:
+            sampler.set_epoch(epoch)
+        steps = list(zip(*samplers, strict=True))
+        whole = [batch.packs for batch in alone]
+        assert [batch.packs for step in steps for batch in step][: len(whole)] == whole
+
+
+def test_a_state_before_the_first_batch_brings_along_what_came_in_other_epochs() -> None:
+    sampler = asked(0, 1)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        assert sum(1 for _ in sampler) > 100
+    sampler.set_epoch(2)
+    again = asked(0, 1)
+    again.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+    assert [batch.packs for batch in again] == [batch.packs for batch in sampler]
+
+
+def test_a_mixture_counts_what_was_planned() -> None:
+    mixture = MixtureSampler([len(WEB), len(CODE)], [1, 3], 4000, **ALONE)
+    sampler = PackedBatchSampler(LENGTHS, 256, order=mixture, window=600, **ALONE)
+    batches = iter(sampler)
+    seen: list[int] = []
+    while len(seen) < 2000:
+        seen += next(batches)
+    assert sum(count.samples for count in mixture.stats().values()) == len(seen) // 600 * 600
+
+
+def test_shapes_are_the_same_whatever_a_mixture_is_told() -> None:
+    shapes = []
+    for weights in ([1, 0], [0, 1]):
+        mixture = MixtureSampler([len(WEB), len(CODE)], lambda count, weights=weights: weights, 4000, **ALONE)
+        shapes.append(PackedBatchSampler(LENGTHS, 256, order=mixture, window=40, shapes=3, **ALONE).rows)
+    assert shapes[0] == shapes[1]
 
 
 def test_weights_of_a_mixture_that_is_packed_cannot_be_set() -> None:

@@ -60,7 +60,9 @@ class GuardedFetcher:
             careful = True
             index = index.index
 
-        self._packs = packs_of(index)
+        self._packs = None
+        if self._plain.takes_packs:
+            self._packs = packs_of(index)
         keys, positions = split(index, batched=self._batched)
         entries: list[Entry] = []
         failure: Exception | None = None
@@ -85,7 +87,9 @@ class GuardedFetcher:
 
         with self._plain.seeding():
             self._complete(entries, keys, positions, failure)
-            entries = entries or self._one_at_least(keys)
+            # A pack may be without documents.
+            if not entries and self._packs is None:
+                entries = self._one_at_least(keys)
             batch = self._collated(entries, keys)
 
         self._latest = []
@@ -234,21 +238,22 @@ class GuardedFetcher:
             except Exception as error:
                 if is_never_skipped(error):
                     raise
-                entries = self._without_odd_ones(entries, keys)
-                if not entries:
+                others = self._without_odd_ones(entries, keys)
+                if others is None:
                     raise
+                entries = others
 
         return self._collate(entries)
 
-    def _without_odd_ones(self, entries: list[Entry], keys: Sequence[Any]) -> list[Entry]:
-        """Returns the batch with those settled that do not go with the others; empty if no sample is to blame."""
+    def _without_odd_ones(self, entries: list[Entry], keys: Sequence[Any]) -> list[Entry] | None:
+        """Returns the batch with those settled that do not go with the others; None if no sample is to blame."""
 
         def collate(places: list[int]) -> object:
             return self._collate([entries[place] for place in places])
 
         odd = odd_ones_out(len(entries), collate)
         if not odd:
-            return []
+            return None
 
         # What comes in the place of an odd one must go with one of the others.
         beside: list[Entry] = []
@@ -264,7 +269,9 @@ class GuardedFetcher:
             else:
                 changed.append(entry)
 
-        return changed or self._one_at_least(keys)
+        if changed or self._packs is not None:
+            return changed
+        return self._one_at_least(keys)
 
     def _collate(self, entries: Sequence[Entry]) -> Any:
         keys: list[Any] = [entry.key for entry in entries]

@@ -90,6 +90,8 @@ def collate_packed(
     """
     if names not in get_args(Names):
         raise wrong_argument("names", names, ", ".join(map(repr, get_args(Names))))
+    if isinstance(samples, DocumentPack):  # with batch_size=None
+        samples = [samples]
     if packs is None and samples and all(isinstance(sample, DocumentPack) for sample in samples):
         packs = batch_of(samples)
         samples = [document for sample in samples for document in sample.documents]

@@ -74,7 +74,8 @@ class MapFetcher:
         self._partial: PartialLoading | None = None
         self._batched = batched
         self._collate = collate
-        self._takes_packs = takes_packs(collate)
+        self.takes_packs = takes_packs(collate)
+        """Whether the collate function is told which packs a batch has."""
         self._streams = streams
         if activity is None:
             self._activity = private_activity()
@@ -262,7 +263,7 @@ class MapFetcher:
             self._streams.enter(BATCH, int(positions[0]))
 
         try:
-            if self._takes_packs and isinstance(index, PackedBatch):
+            if self.takes_packs and isinstance(index, PackedBatch):
                 return self._collate(samples, packs=index)
             return self._collate(samples)
         except Exception as error:

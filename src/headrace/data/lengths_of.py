@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -84,18 +84,25 @@ class Length:
                 "a sample has no such column", found=found, expected=repr(self.column), fix=fix
             ) from error
 
+        if isinstance(part, Mapping):
+            raise _no_tokens(self.column, "a mapping")
         if isinstance(part, (str, bytes)):
             raise _no_tokens(self.column, "text")
         # An array or a tensor without dimensions is a number: it has no length.
         if isinstance(part, Sized) and not (isinstance(part, (np.ndarray, torch.Tensor)) and part.ndim == 0):
             return {LENGTH: len(part)}
         try:
-            return {LENGTH: int(part)}
+            length = int(part)
         except (TypeError, ValueError) as error:
-            found = f"a {type(part).__name__}"
-            raise SampleError.about(
-                "a sample has no length", place=f"column {self.column!r}", found=found, expected="tokens, or a number"
-            ) from error
+            raise self._no_length(part) from error
+        if length != part or isinstance(part, bool):
+            raise self._no_length(part)
+        return {LENGTH: length}
+
+    def _no_length(self, part: Any) -> SampleError:
+        place = f"column {self.column!r}"
+        expected = "tokens, or a whole number"
+        return SampleError.about("a sample has no length", place=place, found=repr(part), expected=expected)
 
 
 def _read(stored: StoredDataset, column: str) -> Array | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Integral
 from typing import Any, Literal
 from zlib import crc32
 
@@ -118,6 +120,11 @@ class PackedStream(FluentStream):
             expected = f"a mapping with {', '.join(map(repr, self.budgets))}"
             raise UsageError.about("cannot tell how long a document is", place=f"{PLACE}(length=)", found=repr(told),
                                    expected=expected, fix="return one number for each budget")  # fmt: skip
+        for name in self.budgets:
+            if not isinstance(told[name], Integral) or told[name] < 0:
+                raise UsageError.about("cannot tell how long a document is", place=f"{PLACE}(length=)",
+                                       found=f"{told[name]!r} {name}", expected="whole numbers from 0 up",
+                                       fix="return one number for each budget")  # fmt: skip
         return [int(told[name]) for name in self.budgets]
 
     def __repr__(self) -> str:
@@ -144,7 +151,8 @@ class PackedIterator:
         self._begin_window()
 
     def _begin_window(self) -> None:
-        self._at_beginning = self._source.state_dict()
+        # A copy: a stream may hand out the very object that it goes on with.
+        self._at_beginning = copy.deepcopy(self._source.state_dict())
         self._documents: list[Any] = []
         self._sizes: list[list[int]] = []
         self._errors: list[Exception] = []

@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int64]
 
+LONGEST = 1 << 24
+"""The longest row of which lengths are chosen: there is a number for each length."""
+
 AT_ONCE = 1 << 20
 """Lengths that are counted at a time: `bincount` makes a copy of 8 bytes for each."""
 

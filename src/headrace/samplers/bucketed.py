@@ -14,7 +14,7 @@ import torch
 
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
-from headrace.packing.shapes import best_lengths, counts_of
+from headrace.packing.shapes import LONGEST, best_lengths, counts_of
 from headrace.samplers.lengths import digest_of_lengths
 from headrace.samplers.packed_batch import PackedBatch, PieceBounds
 from headrace.samplers.sampler import Dealing, Keys, State, positive
@@ -22,9 +22,6 @@ from headrace.samplers.weighted import numbers_of
 from headrace.samplers.windowed import BATCHES, Batch, WindowedBatchSampler, group_of, shuffled, shuffled_in_groups
 
 Lengths = npt.NDArray[Any]
-
-LONGEST = 1 << 24
-"""Tokens of a sample, where lengths to pad to are chosen: there is a number for each length."""
 
 
 @dataclass(frozen=True)

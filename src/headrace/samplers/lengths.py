@@ -22,6 +22,9 @@ TOKENS = "tokens"
 AT_ONCE = 1 << 18
 """Lengths that are looked at at a time: what is made of them stays in the cache of a core."""
 
+MOST = 1 << 40
+"""Tokens of a document, and of a budget: sums of them are whole numbers of 64 bits."""
+
 DIGESTED = 1 << 20
 """Lengths of which a state keeps a digest: of more, as many are taken at even distances."""
 
@@ -52,10 +55,13 @@ def digest_of_lengths(lengths: npt.NDArray[Any]) -> int:
 def checked_budgets(budget: int | Mapping[str, int]) -> dict[str, int]:
     """Returns budgets by name. Raises `UsageError` if one is not a whole number above 0."""
     if not isinstance(budget, Mapping):
-        return {TOKENS: positive("budget", budget)}
+        budget = {TOKENS: budget}
     if not budget:
         raise wrong_argument("budget", budget, "a number, or at least one by name")
-    budgets = {str(name): positive(f"budget[{name!r}]", most) for name, most in budget.items()}
+    budgets = {str(name): positive("budget", most) for name, most in budget.items()}
+    for name, most in budgets.items():
+        if most > MOST:
+            raise wrong_argument("budget", most, f"at most {MOST:,}", found=f"{most:,} {name}")
     # The first one is that of the rows.
     if TOKENS in budgets:
         budgets = {TOKENS: budgets[TOKENS], **budgets}
@@ -90,6 +96,8 @@ def _array_of(name: str, lengths: Any) -> npt.NDArray[Any]:
         return array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise _bad_lengths(name, f"{array.dtype} of shape {array.shape}")
+    if array.dtype.kind == "u" and array.max() > MOST:
+        raise _bad_lengths(name, f"{array.max():,} at index {int(array.argmax())}")
     return array
 
 

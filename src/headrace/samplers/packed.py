@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import UsageError, wrong_argument
+from headrace.core.protocols import says_yes
 from headrace.core.randomness.counter_based import stream_key
 from headrace.core.world import World
 from headrace.packing.fit import FITS, Fit, Numbers, Packs
-from headrace.packing.shapes import best_lengths, counts_of
+from headrace.packing.shapes import LONGEST, best_lengths, counts_of
 from headrace.samplers.frameworks import is_read_by_torch
 from headrace.samplers.lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
 from headrace.samplers.mixture import MixtureSampler
@@ -139,6 +140,11 @@ class PackedBatchSampler(WindowedBatchSampler):
         return order
 
     @property
+    def takes_all_alike(self) -> bool:
+        """Whether it takes each document equally often: a bad one may be replaced by any other."""
+        return self._order is None or says_yes(self._order, "takes_all_alike")
+
+    @property
     def cuts(self) -> bool:
         """Whether packs have parts of documents."""
         return self.fit == "split" or (self.too_long == "cut" and self.too_long_count > 0)
@@ -154,6 +160,8 @@ class PackedBatchSampler(WindowedBatchSampler):
             )
         if self._order is not None and self._start is None:
             self._order.set_epoch(self.epoch)
+            # A state from before the first batch tells what the sampler brings along from the epochs before.
+            self._start = {**self._beginning(), "order": self._order.state_before(self.epoch, 0)}
         yield from super().__iter__()
 
     def adopt_world(self, world: World) -> None:
@@ -167,8 +175,18 @@ class PackedBatchSampler(WindowedBatchSampler):
             self._order.set_epoch(epoch)
 
     def _begin_window(self, epoch: int, number: int) -> None:
+        if self._order is None:
+            return
         if isinstance(self._order, MixtureSampler):
             self._order.begin_window(epoch, number * self.window)
+        # So that its counts are those of the documents that were planned.
+        self._order._go_to({"position": number * self.window})
+
+    def _reached(self) -> State:
+        reached = super()._reached()
+        if self._order is not None and "order" not in reached:
+            reached["order"] = self._order.state_before(self.epoch, reached["window"] * self.window)
+        return reached
 
     def _keys_at(self, epoch: int, positions: Keys) -> Keys:
         if self._order is None:
@@ -200,7 +218,7 @@ class PackedBatchSampler(WindowedBatchSampler):
         return len(self._columns[0].lengths)
 
     def _refuse_words(self) -> None:
-        if self.fit not in FITS:
+        if not isinstance(self.fit, str) or self.fit not in FITS:
             raise wrong_argument("fit", self.fit, "'best', 'first' or 'split'")
         if self.fit == "split" and len(self.budgets) > 1:
             raise wrong_argument("fit", self.fit, "'best' or 'first', where there are several budgets")
@@ -243,7 +261,12 @@ class PackedBatchSampler(WindowedBatchSampler):
     def _chosen_rows(self, shapes: int) -> list[int]:
         """Returns the lengths that pad the packs of the first window least. The budget is one: any pack fits it."""
         budget = int(self._most[0])
-        window = cast(PackedWindow, self._window(0, 0))
+        if budget > LONGEST:
+            found = f"a budget of {budget:,}"
+            raise wrong_argument("shapes", shapes, f"1, where the budget is above {LONGEST:,}", found=found)
+        # Of the dataset: an order may change from run to run, and the shapes must not.
+        positions = np.arange(min(self.window, self.samples_of_dataset))
+        window = self._plan(0, 0, super()._keys_at(0, positions), positions)
         counts = counts_of(window.packs.totals(), budget)
         # A row has at least one token, also of a pack without any.
         counts[0] = 0
@@ -313,7 +336,8 @@ class PackedBatchSampler(WindowedBatchSampler):
         return np.add.reduceat(costs, packs.edges[:-1]) if len(packs) else costs[:0]
 
     def _total(self, epoch: int) -> int:
-        if self._counted is None or self._counted[0] != epoch:
+        # Weights of sources may change: then it is how many there are as far as is known now.
+        if self._counted is None or self._counted[0] != epoch or self._order is not None:
             self._counted = epoch, sum(len(self._window(epoch, number)) for number in range(self._windows))
         return self._counted[1]
 

@@ -112,7 +112,8 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
             return
         # Ranks that have none in the last step take batches from the beginning of the epoch, each of them another one.
         if mine is None and self.uneven == "pad":
-            mine = next(islice(cycle(self._batches(epoch, self._beginning())), world.rank - held, None))
+            first = self._batches(epoch, self._beginning(), again=True)
+            mine = next(islice(cycle(first), world.rank - held, None))
         if mine is not None:
             yield mine[0].batch(mine[1])
 
@@ -123,10 +124,14 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
     def _windows(self) -> int:
         return -(-self._samples // self.window)
 
-    def _batches(self, epoch: int, start: State) -> Iterator[tuple[PlannedWindow, int]]:
-        """Yields all batches of all ranks from `start` on: the window, and the number within it."""
+    def _batches(self, epoch: int, start: State, *, again: bool = False) -> Iterator[tuple[PlannedWindow, int]]:
+        """Yields all batches of all ranks from `start` on: the window, and the number within it.
+
+        again: whether these windows have been begun before, on all ranks.
+        """
         for number in range(start["window"], self._windows):
-            self._begin_window(epoch, number)
+            if not again:
+                self._begin_window(epoch, number)
             window = self._window(epoch, number)
             if number == start["window"]:
                 first = start["batch"]
@@ -164,7 +169,7 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
         return dict(self._now)
 
     def _is_end(self, state: State) -> bool:
-        return next(self._batches(state["epoch"], state), None) is None
+        return next(self._batches(state["epoch"], state, again=True), None) is None
 
     def follow(self) -> Callable[[], Any]:
         now = self._now
