@@ -113,7 +113,7 @@ def of_trl(table: Any, budget: int, count: int) -> tuple[int, Callable[[], Any]]
     )
 
 
-def packing(documents: int = 20_000, rounds: int = 3) -> list[Table]:
+def packing(documents: int = 10_000, rounds: int = 3) -> list[Table]:
     """Documents per second and padding, beside Grain and TRL, which lay the tokens end to end at once.
 
     Lengths are lognormal (mean 660), in random order. headrace and TRL see windows of 10,000 documents, Grain 64 open
@@ -150,9 +150,9 @@ def packing(documents: int = 20_000, rounds: int = 3) -> list[Table]:
     return [
         Table("documents packed on one core", "documents/s", rates, checked, base=TRL),
         Table("padding", "%", paddings, checked, better="less", base=TRL),
-        *balance(documents=25 * documents, rounds=1),
+        *balance(documents=50 * documents, rounds=1),
         *loaders(documents=documents, rounds=rounds),
-        *plans(lengths=5000 * documents, rounds=rounds),
+        *plans(lengths=10_000 * documents, rounds=rounds),
     ]
 
 

@@ -369,6 +369,16 @@ def test_documents_with_different_columns_are_an_error() -> None:
     assert "column 'p'" in str(caught.value)
 
 
+@pytest.mark.parametrize("names, shape", [("torchtitan", (1, 3)), ("flash", (3,)), ("huggingface", (1, 3))])
+@pytest.mark.quick
+def test_values_of_tokens_have_the_shape_of_tokens(names: Any, shape: tuple[int, ...]) -> None:
+    samples = [{"input_ids": [1, 2], "w": np.ones((2, 4))}, {"input_ids": [3], "w": np.ones((1, 4))}]
+    made: Any = headrace.collate_packed(samples, names=names, per_token=["w"])
+    if names == "torchtitan":
+        made = made[0]
+    assert made["w"].shape == (*shape, 4)
+
+
 def test_a_mask_of_ones_is_left_out() -> None:
     batch = headrace.collate_packed([{"input_ids": [1, 2], "attention_mask": np.ones(2)}], names="huggingface")
     assert "attention_mask" not in batch

@@ -189,7 +189,7 @@ def _huggingface(rows: PackedRows) -> dict[str, Any]:
     columns = {TOKENS: rows.tokens(), LABELS: rows.labels(), "position_ids": rows.positions()}
     flat = {name: column.view(1, -1) for name, column in columns.items()}
     # A model that keeps a cache takes positions that begin anew for those of one document, and says nothing.
-    return {**flat, "use_cache": False, **rows.others()}
+    return {**flat, "use_cache": False, **rows.others(1, -1)}
 
 
 def _huggingface_flash(rows: PackedRows) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _flash(rows: PackedRows) -> dict[str, Any]:
     most = longest(bounds)
     columns = {TOKENS: rows.tokens(), LABELS: rows.labels(), "position_ids": rows.positions()}
     lengths = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": most, "max_seqlen_k": most}
-    return {**{name: column.view(-1) for name, column in columns.items()}, **lengths, **rows.others()}
+    return {**{name: column.view(-1) for name, column in columns.items()}, **lengths, **rows.others(-1)}
 
 
 def _torchtitan(rows: PackedRows) -> tuple[dict[str, Any], torch.Tensor]:

@@ -125,15 +125,17 @@ class PackedRows:
         paddings = np.arange(rows) * row + self._totals
         return np.unique(np.concatenate((self._begins, paddings, [rows * row])))
 
-    def others(self) -> dict[str, Any]:
-        """Returns the other columns."""
+    def others(self, *lead: int) -> dict[str, Any]:
+        """Returns the other columns. lead: the shape of tokens in those with a value for each; else [packs, row]."""
         if not self._documents:
             return {}
-        return {name: self._other(name) for name in self._documents[0] if name not in (TOKENS, LABELS)}
+        names = [name for name in self._documents[0] if name not in (TOKENS, LABELS)]
+        return {name: self._other(name, lead or self.shape) for name in names}
 
-    def _other(self, name: str) -> Any:
+    def _other(self, name: str, lead: tuple[int, ...]) -> Any:
         if name in self._per_token:
-            return self._laid(name, 0, None)
+            laid = self._laid(name, 0, None)
+            return laid.view(*lead, *laid.shape[2:])
         values = [document[name] for document in self._documents]
         # Once for each document: with its first part.
         first = [number for number, (_, start, _, _) in enumerate(self._pieces()) if start == 0]
