@@ -75,6 +75,34 @@ def test_a_stream_that_is_dealt_out_must_not_be_dealt_out_again() -> None:
         headrace.DataLoader(Stream(), shard="auto")._is_accelerate_prepared  # noqa: B018 - Accelerate reads it
 
 
+class Splitting(headrace.IterableDataset[int]):
+    """A stream that gives each rank its part."""
+
+    def __iter__(self) -> Iterator[int]:
+        return headrace.shard(range(8))
+
+
+class OfWorkers(headrace.IterableDataset[int]):
+    """A stream that gives each worker its part, and knows of no ranks."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = torch.utils.data.get_worker_info()
+        return iter(range(info.id if info else 0, 8, info.num_workers if info else 1))
+
+
+@pytest.mark.parametrize("kind", [Splitting, lambda: headrace.PackedStream(Splitting(), 8)], ids=["plain", "held"])
+@pytest.mark.quick
+def test_accelerate_may_not_split_a_stream_that_has_split_itself(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the samples of two ranks would never come."""
+    loader = headrace.DataLoader(kind())
+    assert loader._is_accelerate_prepared is False
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UsageError, match="splits itself already"):
+        loader._is_accelerate_prepared  # noqa: B018 - Accelerate reads it
+    assert headrace.DataLoader(OfWorkers())._is_accelerate_prepared is False
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_number_of_an_epoch_that_is_said_once_more_on_the_way_changes_no_state(name: str, num_workers: int) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import Literal, NamedTuple, TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -73,7 +73,8 @@ def note_counting() -> None:
         _current.place.counted = True
 
 
-SPLITTERS = {"get_worker_info", "shard", "current_part"}
+OURS = {"shard", "current_part"}
+SPLITTERS = {"get_worker_info", *OURS}
 """Functions that a stream calls to split itself over the workers."""
 
 
@@ -83,12 +84,35 @@ def splits_itself(stream: object) -> bool:
     Also if a dataset that it holds does, or one of several. One that leaves it to a function of another place is not
     known to.
     """
+    return _any_method(stream, lambda method: _calls(method.__code__, SPLITTERS))
+
+
+def splits_over_ranks(stream: object) -> bool:
+    """Returns whether an iterable dataset, or one that it holds, splits itself over the ranks, too, as `shard` does.
+
+    One that asks torch's `get_worker_info` alone does not: that knows of workers only.
+    """
+    return _any_method(stream, _calls_shard)
+
+
+def _calls_shard(method: FunctionType) -> bool:
+    if not _calls(method.__code__, OURS):
+        return False
+    known = method.__globals__
+    named = [known.get(name) for name in OURS]
+    modules = [value for value in known.values() if isinstance(value, ModuleType) and value.__name__ == "headrace"]
+    return shard in named or current_part in named or bool(modules)
+
+
+def _any_method(stream: object, test: Callable[[FunctionType], bool]) -> bool:
+    """Returns whether a method of an iterable dataset passes a test, or one of a dataset that it holds."""
     # By id, since datasets may hold each other in a circle, and need not have a hash.
     seen = {id(stream)}
     waiting = [stream]
     while waiting:
         dataset = waiting.pop()
-        if _has_splitting_method(type(dataset)):
+        methods = [value for base in type(dataset).__mro__ for value in vars(base).values()]
+        if any(test(method) for method in methods if isinstance(method, FunctionType)):
             return True
 
         for attribute in getattr(dataset, "__dict__", {}).values():
@@ -101,21 +125,12 @@ def splits_itself(stream: object) -> bool:
     return False
 
 
-def _has_splitting_method(kind: type) -> bool:
-    for base in kind.__mro__:
-        for value in vars(base).values():
-            if hasattr(value, "__code__") and _calls_splitter(value.__code__):
-                return True
-
-    return False
-
-
-def _calls_splitter(code: CodeType) -> bool:
-    if not SPLITTERS.isdisjoint(code.co_names + code.co_freevars):
+def _calls(code: CodeType, names: set[str]) -> bool:
+    if not names.isdisjoint(code.co_names + code.co_freevars):
         return True
 
     # Functions and comprehensions within a function are constants of its code.
-    return any(isinstance(constant, CodeType) and _calls_splitter(constant) for constant in code.co_consts)
+    return any(isinstance(constant, CodeType) and _calls(constant, names) for constant in code.co_consts)
 
 
 def current_part() -> Part:

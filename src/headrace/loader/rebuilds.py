@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, overload
 import torch
 
 from headrace.core.errors import UsageError
-from headrace.core.world import Shard
+from headrace.core.sharding import splits_over_ranks
+from headrace.core.world import Shard, current_world
 from headrace.faults.policy import OnError
 from headrace.loader.options import AskedArguments, Options, is_map
 from headrace.samplers.frameworks import SplitOverRanks
@@ -35,6 +36,8 @@ class Framework(NamedTuple):
     fix: str
     keeps_sampler: bool
     """Whether the new loader has the sampler of the old one."""
+    splits_streams: bool
+    """Whether it gives each rank a part of an iterable dataset."""
 
 
 ACCELERATE = Framework(
@@ -42,12 +45,14 @@ ACCELERATE = Framework(
     "accelerator.prepare",
     "give the loader shard='auto', and use headrace.integrations.accelerate.prepare, which keeps the loader whole",
     keeps_sampler=True,
+    splits_streams=True,
 )
 RAY_TRAIN = Framework(
     "Ray Train",
     "ray.train.torch.prepare_data_loader",
     "give the loader shard='auto': Ray Train then takes it as it is",
     keeps_sampler=False,
+    splits_streams=False,
 )
 RAY_MODULES = {"ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"}
 
@@ -98,8 +103,18 @@ def _is_usual(on_error: OnError) -> bool:
 def refuse_rebuild(loader: AskedArguments[Any], framework: Framework, options: Options) -> None:
     """Raises `UsageError` if a framework that builds this loader anew with torch's arguments would lose what it does.
 
-    The order is the sampler's, and may be kept; a seed decides on the random numbers of each sample, too.
+    The order is the sampler's, and may be kept; a seed decides on the random numbers of each sample, too. Also if it
+    would split a stream over the ranks that has split itself: of two ranks' samples, half would never come.
     """
+    splits = framework.splits_streams and not is_map(loader.dataset) and splits_over_ranks(loader.dataset)
+    if splits and current_world().size > 1:
+        raise UsageError.about(
+            f"{framework.name} would split a stream over the ranks that splits itself already",
+            place=framework.place,
+            found=f"a {type(loader.dataset).__name__}, which calls headrace.shard",
+            expected="a stream that is split once",
+            fix="use headrace.integrations.accelerate.prepare, which keeps the loader whole",
+        )
     given = {name: getattr(loader, name) for name, default in PLAIN.items() if getattr(loader, name) != default}
     if options.asked_seed is not None:
         given["seed"] = options.asked_seed
