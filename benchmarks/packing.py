@@ -150,7 +150,7 @@ def packing(documents: int = 10_000, rounds: int = 3) -> list[Table]:
         packs = len(PackedBatchSampler(many, budget, **ALONE))
         padding = 100 * (1 - many.sum(dtype=np.int64) / (packs * budget))
         notes.append(
-            f"In windows as the sampler chooses them, {len(many):,} documents and a budget of {budget:,}: {padding:.2f} %."
+            f"{len(many):,} documents in windows that the sampler chooses, budget {budget:,}: {padding:.2f} %."
         )
     checked = "Every token of every document came once."
     return [
