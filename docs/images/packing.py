@@ -10,11 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from canvas import INK, OTHERS_COLOUR, box, draw
+
 from headrace.samplers import PackedBatchSampler
 
 PICTURE = Path(__file__).with_suffix(".svg")
 
-INK, OTHERS_COLOUR, PALE = "#24292f", "#b0b7c3", "#f3f4f6"
+PALE = "#f3f4f6"
 SHADES = ("#1f7a8c", "#5aa9b8", "#2d5f6b", "#8cc7d3", "#3b8ea0", "#174f5b")
 """Of documents, one after the other."""
 
@@ -28,32 +30,17 @@ ROW = 1.55
 """The height of a document."""
 
 
-def draw(path: Path) -> None:
-    """Draws the picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    settings = {"svg.hashsalt": "headrace", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 8}
-    with matplotlib.rc_context({**settings, "text.color": INK}):
-        figure = pyplot.figure(figsize=(WIDTH, HEIGHT))
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_xlim(0, 10 * WIDTH)
-        axes.set_ylim(0, 10 * HEIGHT)
-        axes.axis("off")
-        _documents(axes)
-        _packs(axes)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
-        pyplot.close(figure)
+def parts(axes: Any) -> None:
+    """Draws all of it."""
+    _documents(axes)
+    _packs(axes)
 
 
 def _documents(axes: Any) -> None:
     axes.text(1.5, 28.2, "a window of documents", weight="bold")
     for number, length in enumerate(LENGTHS):
         bottom = 25.2 - number * (ROW + 0.5)
-        _box(axes, 3.6, bottom, 16 * length / BUDGET, SHADES[number % len(SHADES)])
+        box(axes, 3.6, bottom, 16 * length / BUDGET, ROW, face=SHADES[number % len(SHADES)], edge="white")
         axes.text(3.0, bottom + 0.35, str(number), ha="right")
 
 
@@ -64,11 +51,11 @@ def _packs(axes: Any) -> None:
     axes.text(left + width + 2.2, 28.2, "ranks", weight="bold")
     bottom = 25.2
     for number, batch in enumerate(sampler):
-        _box(axes, left, bottom, width, PALE, edge=OTHERS_COLOUR)
+        box(axes, left, bottom, width, ROW, face=PALE, edge=OTHERS_COLOUR)
         at = left
         for key, start, stop in batch.packs[0]:
             size = width * (stop - start) / BUDGET
-            _box(axes, at, bottom, size, SHADES[key % len(SHADES)])
+            box(axes, at, bottom, size, ROW, face=SHADES[key % len(SHADES)], edge="white")
             axes.text(at + size / 2, bottom + 0.35, str(key), ha="center", color="white")
             at += size
         axes.text(left + width + 2.2, bottom + 0.35, f"rank {number % RANKS}, step {number // RANKS}")
@@ -81,11 +68,5 @@ def _packs(axes: Any) -> None:
     axes.text(left, bottom - 4.0, "other ranks get the same packs in the same order.")
 
 
-def _box(axes: Any, left: float, bottom: float, width: float, face: str, edge: str = "white") -> None:
-    from matplotlib.patches import Rectangle
-
-    axes.add_patch(Rectangle((left, bottom), width, ROW, facecolor=face, edgecolor=edge, linewidth=0.8))
-
-
 if __name__ == "__main__":
-    draw(PICTURE)
+    draw(PICTURE, WIDTH, HEIGHT, parts)

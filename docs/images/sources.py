@@ -10,10 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-PICTURE = Path(__file__).with_suffix(".svg")
+from canvas import INK, OTHERS_COLOUR, OURS_COLOUR, box, draw
 
-OURS_COLOUR, OTHERS_COLOUR, INK = "#1f7a8c", "#b0b7c3", "#24292f"
-"""As in the pictures of the benchmarks."""
+PICTURE = Path(__file__).with_suffix(".svg")
 
 PALE, SAVED = "#d7ebee", "#b3541e"
 """Colours: of what is read, and of what is in a state."""
@@ -30,27 +29,12 @@ PARTITIONS = ((4, 4, 3), (4, 3, 5), (4, 5, 2))
 SPANS = ("span 0: done", "span 1: open", "span 2: read ahead")
 
 
-def draw(path: Path) -> None:
-    """Draws the picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    settings = {"svg.hashsalt": "headrace", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 8}
-    with matplotlib.rc_context({**settings, "text.color": INK}):
-        figure = pyplot.figure(figsize=(WIDTH, HEIGHT))
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_xlim(0, 10 * WIDTH)
-        axes.set_ylim(0, 10 * HEIGHT)
-        axes.axis("off")
-        _log(axes)
-        _processes(axes)
-        _journal(axes)
-        _state(axes)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
-        pyplot.close(figure)
+def parts(axes: Any) -> None:
+    """Draws all of it."""
+    _log(axes)
+    _processes(axes)
+    _journal(axes)
+    _state(axes)
 
 
 def _log(axes: Any) -> None:
@@ -60,13 +44,13 @@ def _log(axes: Any) -> None:
         width = max(counts[number] for counts in PARTITIONS) * (CELL + GAP)
         colour = ("#f3f4f6", PALE, "#ffffff")[number]
         edge = SAVED if number == 1 else OTHERS_COLOUR
-        _box(axes, left - 0.5, 22.2, width + 0.7, 8.6, face=colour, edge=edge, line=1.6 if number == 1 else 0.8)
+        box(axes, left - 0.5, 22.2, width + 0.7, 8.6, face=colour, edge=edge, line=1.6 if number == 1 else 0.8)
         axes.text(left, 31.2, title, color=SAVED if number == 1 else INK)
         for partition, counts in enumerate(PARTITIONS):
             for record in range(counts[number]):
                 face = OURS_COLOUR if number == 1 else OTHERS_COLOUR
                 bottom = 28.3 - 2.7 * partition
-                _box(axes, left + record * (CELL + GAP), bottom, CELL, 1.7, face=face, edge="none")
+                box(axes, left + record * (CELL + GAP), bottom, CELL, 1.7, face=face, edge="none")
         left += width + 1.6
 
     for partition in range(len(PARTITIONS)):
@@ -76,13 +60,13 @@ def _log(axes: Any) -> None:
 
 
 def _processes(axes: Any) -> None:
-    _box(axes, 19, 10.6, 15, 6.6, face=PALE, edge=OURS_COLOUR)
+    box(axes, 19, 10.6, 15, 6.6, face=PALE, edge=OURS_COLOUR)
     axes.text(26.5, 14.9, "I/O process", ha="center", weight="bold")
     axes.text(26.5, 12.0, "reads, cuts spans,\nshared memory", ha="center")
     for number, bottom in enumerate((14.4, 10.6)):
-        _box(axes, 40, bottom, 12, 2.8, face=PALE, edge=OURS_COLOUR)
+        box(axes, 40, bottom, 12, 2.8, face=PALE, edge=OURS_COLOUR)
         axes.text(46, bottom + 0.9, f"worker {number}: decodes", ha="center")
-    _box(axes, 58, 10.6, 12.5, 6.6, face=PALE, edge=OURS_COLOUR)
+    box(axes, 58, 10.6, 12.5, 6.6, face=PALE, edge=OURS_COLOUR)
     axes.text(64.25, 14.9, "training loop", ha="center", weight="bold")
     axes.text(64.25, 12.0, "batches, in the\norder of the seed", ha="center")
     _arrow(axes, (26.5, 22.0), (26.5, 17.3))
@@ -94,7 +78,7 @@ def _processes(axes: Any) -> None:
 def _journal(axes: Any) -> None:
     axes.text(1.5, 18.2, "queues and sockets", weight="bold")
     axes.text(1.5, 16.6, "deliver a message once")
-    _box(axes, 1.5, 10.6, 11.5, 3.6, face="#ffffff", edge=INK)
+    box(axes, 1.5, 10.6, 11.5, 3.6, face="#ffffff", edge=INK)
     axes.text(7.25, 12.3, "journal", ha="center", weight="bold")
     axes.text(7.25, 11.1, "a log on the disk", ha="center")
     _arrow(axes, (7.25, 16.2), (7.25, 14.3))
@@ -102,7 +86,7 @@ def _journal(axes: Any) -> None:
 
 
 def _state(axes: Any) -> None:
-    _box(axes, 19, 1.2, 51.5, 5.4, face="#fbf1ea", edge=SAVED)
+    box(axes, 19, 1.2, 51.5, 5.4, face="#fbf1ea", edge=SAVED)
     axes.text(20.2, 4.7, "loader.state_dict(), in your checkpoint", weight="bold", color=SAVED)
     axes.text(20.2, 2.1, "the ranges of positions of the open spans, the position among the samples,\n"
                          "seed and epoch, fields of the records. No records, no passwords.")  # fmt: skip
@@ -114,16 +98,9 @@ def _state(axes: Any) -> None:
     axes.text(1.5, 1.8, "frees what is done with", color=SAVED)
 
 
-def _box(axes: Any, left: float, bottom: float, width: float, height: float, **how: Any) -> None:
-    from matplotlib.patches import Rectangle
-
-    line = how.get("line", 0.8)
-    axes.add_patch(Rectangle((left, bottom), width, height, facecolor=how["face"], edgecolor=how["edge"], lw=line))
-
-
 def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], colour: str = INK) -> None:
     axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour})
 
 
 if __name__ == "__main__":
-    draw(PICTURE)
+    draw(PICTURE, WIDTH, HEIGHT, parts)
