@@ -333,6 +333,7 @@ def test_documents_may_be_shorter_where_a_step_draws_their_lengths(fit: Any) -> 
         ({"input_ids": [1, 2], "labels": None}, {}, "'labels' of the document with key 0"),
         ({"input_ids": [1, 2], "attention_mask": [1, 0]}, {}, "zeros in its 'attention_mask'"),
         ({"input_ids": [1, 2], "position_ids": [1, 2]}, {}, "a column 'position_ids'"),
+        ({"input_ids": [1, 2], "input": [1, 2]}, {"names": "torchtitan"}, "a column 'input'"),
     ],
 )
 @pytest.mark.quick

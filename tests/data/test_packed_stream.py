@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,19 @@ def loader_of(stream: headrace.PackedStream, **options: Any) -> Any:
     return headrace.DataLoader(stream, batch_size=2, collate_fn=headrace.collate_packed, **options)
 
 
+def stopped(make: Callable[[], Any], count: int) -> tuple[list[Any], Any]:
+    """The first batches of a loader, and another loader that goes on behind them."""
+    loader = make()
+    before = []
+    for batch in loader:
+        before.append(batch)
+        if len(before) == count:
+            break
+    again = make()
+    again.load_state_dict(loader.state_dict())
+    return before, again
+
+
 def tokens_of(batches: list[Any]) -> Counter[int]:
     found: Counter[int] = Counter()
     for batch in batches:
@@ -122,15 +135,7 @@ def test_a_loader_goes_on_in_mid_window(workers: int, kind: Any) -> None:
 
     whole = list(made())
     assert tokens_of(whole) == expected(LENGTHS)
-    loader = made()
-    before = []
-    for batch in loader:
-        before.append(batch)
-        if len(before) == 11:
-            break
-    state = loader.state_dict()
-    again = made()
-    again.load_state_dict(state)
+    before, again = stopped(made, 11)
     assert plain(before + list(again)) == plain(whole)
 
 
@@ -140,14 +145,7 @@ def test_random_steps_draw_the_same_numbers_again() -> None:
 
     whole = list(made())
     assert len(set(tokens_of(whole).values())) > 10
-    loader = made()
-    before = []
-    for batch in loader:
-        before.append(batch)
-        if len(before) == 11:
-            break
-    again = made()
-    again.load_state_dict(loader.state_dict())
+    before, again = stopped(made, 11)
     assert plain(before + list(again)) == plain(whole)
 
 
@@ -207,14 +205,7 @@ def test_bad_documents_are_left_out_and_counted_once(workers: int) -> None:
     assert tokens_of(whole) == expected(good)
     assert loader.stats.bad_samples == len(bad)
 
-    loader = made()
-    before = []
-    for batch in loader:
-        before.append(batch)
-        if len(before) == 9:
-            break
-    again = made()
-    again.load_state_dict(loader.state_dict())
+    before, again = stopped(made, 9)
     rest = list(again)
     assert plain(before + rest) == plain(whole)
 

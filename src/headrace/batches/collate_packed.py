@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from headrace.batches.packed_rows import LABELS, TOKENS, PackedRows, longest
-from headrace.core.errors import SampleError, wrong_argument
+from headrace.batches.packed_rows import PackedRows, longest
+from headrace.core.errors import SampleError, checked_word, wrong_argument
 from headrace.core.signatures import signature_of
+from headrace.packing.columns import LABELS, TOKENS
 from headrace.packing.document_pack import DocumentPack
 from headrace.samplers.packed_batch import PackedBatch, batch_of, one_pack
 
 Names = Literal["headrace", "huggingface", "huggingface-flash", "flash", "torchtitan"]
 
-MADE = frozenset({"position_ids", "document_ids", "cu_seqlens", "max_seqlen", "positions", "use_cache"})
+MADE = frozenset(
+    {
+        "position_ids", "document_ids", "cu_seqlens", "max_seqlen", "use_cache", "input", "positions", "cu_seq_lens_q",
+        "cu_seq_lens_k", "max_length_q", "max_length_k", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k",
+    }
+)  # fmt: skip
 """Columns that a batch has of its own."""
 
 MASK = "attention_mask"
@@ -74,7 +80,7 @@ def collate_packed(
             without padding.
 
     Returns:
-        What the table says; new tensors.
+        What `names` says above; new tensors.
 
     Raises:
         SampleError: a document is longer or shorter than its length said, has another number of labels, or other
@@ -88,8 +94,7 @@ def collate_packed(
         >>> batch["position_ids"]
         tensor([[0, 1, 2, 0, 1]])
     """
-    if names not in get_args(Names):
-        raise wrong_argument("names", names, ", ".join(map(repr, get_args(Names))))
+    checked_word("names", names, Names)
     if isinstance(samples, DocumentPack):  # with batch_size=None
         samples = [samples]
     if packs is None and samples and all(isinstance(sample, DocumentPack) for sample in samples):

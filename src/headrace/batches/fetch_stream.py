@@ -203,8 +203,9 @@ class IterableFetcher:
         for done in range(count):
             try:
                 samples.append(self._source.next())
-                for error in errors_of(samples[-1]):
-                    raise error
+                if self._source.gives_packs:
+                    for error in errors_of(samples[-1]):
+                        raise error
             except StopIteration:
                 self._ended = True
                 if not done or self._drop_last:

@@ -11,14 +11,10 @@ import numpy.typing as npt
 import torch
 
 from headrace.core.errors import SampleError
+from headrace.packing.columns import IGNORED, LABELS, TOKENS
 from headrace.packing.fit import Numbers
 from headrace.samplers.packed_batch import UNKNOWN, PackedBatch
 
-TOKENS = "input_ids"
-LABELS = "labels"
-
-IGNORED = -100
-"""The label that torch's cross entropy leaves out."""
 NO_DOCUMENT = -1
 """The document of padding."""
 

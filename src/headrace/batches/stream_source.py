@@ -78,7 +78,9 @@ class StreamSource:
             self._iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]  # it was looked at
 
         self._next: Callable[[], Any] = functools.partial(next, self._iterator)
-        if answers(self._iterator, "next_pack"):
+        self.gives_packs = answers(self._iterator, "next_pack")
+        """Whether samples are packs, which may go without documents that were bad."""
+        if self.gives_packs:
             self._next = self._iterator.next_pack  # type: ignore[attr-defined]  # `answers` has looked
         self._makes_batches = answers(self._iterator, "next_batch", 1, "out")
         self._ahead: list[Any] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -155,14 +155,6 @@ def sources_of(sources: Any, what: str = "sources") -> tuple[list[Any], list[str
     if wrong:
         raise wrong_argument(what, wrong[0], "names that are text", found=f"the name {wrong[0]!r}")
     return list(sources.values()), list(sources)
-
-
-def checked_word(name: str, value: object, words: Any) -> Any:
-    """Returns `value` if it is one of the words of a `Literal`. Raises `UsageError` otherwise."""
-    known = get_args(words)
-    if isinstance(value, str) and value in known:
-        return value
-    raise wrong_argument(name, value, f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
 
 
 def agreed(asked: AskedWeights, what: str, ask: Callable[[], Any]) -> Any:

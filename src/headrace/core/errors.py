@@ -16,7 +16,7 @@ torch rebuilds a worker's exception in the parent that way.
 from __future__ import annotations
 
 import warnings
-from typing import Self
+from typing import Any, Self, get_args
 
 from headrace.core.callers import calling_frame, users_frame
 from headrace.core.text.printable import printable
@@ -313,6 +313,14 @@ def wrong_argument(
     if found is None:
         found = repr(value)
     return UsageError.about("wrong argument", place=where, found=found, expected=expected, fix=fix)
+
+
+def checked_word(name: str, value: object, words: Any, *, place: str | None = None) -> Any:
+    """Returns `value` if it is one of the words of a `Literal`. Raises `UsageError` otherwise; see `wrong_argument`."""
+    known = get_args(words)
+    if isinstance(value, str) and value in known:
+        return value
+    raise wrong_argument(name, value, f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}", place=place)
 
 
 def warn(message: str) -> None:

@@ -10,11 +10,10 @@ from headrace.core.changing_weights import (
     AskedWeights,
     Unit,
     WhenExhausted,
-    checked_word,
     rows_of,
     sources_of,
 )
-from headrace.core.errors import wrong_argument
+from headrace.core.errors import checked_word, wrong_argument
 from headrace.data.mixed_stream import MixedStream, MixRules
 from headrace.samplers.sampler import positive
 

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from headrace.core.errors import SampleError, StateError, UsageError, wrong_argument
+from headrace.core.errors import SampleError, StateError, UsageError, checked_word, wrong_argument
 from headrace.core.protocols import says_yes, tell_epoch
 from headrace.core.randomness.counter_based import stream_key
 from headrace.core.randomness.rng import sample_streams
@@ -27,6 +27,8 @@ from headrace.samplers.sampler import positive
 from headrace.samplers.windowed import shuffled
 
 PLACE = "headrace.PackedStream"
+
+TooLong = Literal["raise", "cut"]
 
 WINDOW = 10_000
 
@@ -72,7 +74,7 @@ class PackedStream(FluentStream):
         budget: int | Mapping[str, int],
         *,
         fit: Fit = "best",
-        too_long: Literal["raise", "cut"] = "raise",
+        too_long: TooLong = "raise",
         window: int = WINDOW,
         length: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -82,10 +84,8 @@ class PackedStream(FluentStream):
             raise wrong_argument("stream", stream, expected, place=PLACE, found=f"a {type(stream).__name__}")
         self.budgets = checked_budgets(budget)
         self._named = isinstance(budget, Mapping)
-        if fit not in FITS:
-            raise wrong_argument("fit", fit, "'best', 'first' or 'split'", place=PLACE)
-        if too_long not in ("raise", "cut"):
-            raise wrong_argument("too_long", too_long, "'raise' or 'cut'", place=PLACE)
+        checked_word("fit", fit, Fit, place=PLACE)
+        checked_word("too_long", too_long, TooLong, place=PLACE)
         if len(self.budgets) > 1 and (fit == "split" or too_long == "cut"):
             raise wrong_argument("budget", budget, "one number, where documents are cut", place=PLACE)
         if length is not None and not callable(length):

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.core.errors import UsageError
-
-TOKENS = "input_ids"
-"""The part of a sample that has its tokens, by default."""
+from headrace.packing.columns import TOKENS
 
 
 def tokens_of(sample: Any, length: Callable[[Any], int] | None, place: str) -> int:

@@ -15,10 +15,9 @@ import torch
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
 from headrace.packing.shapes import LONGEST, best_lengths, counts_of
-from headrace.samplers.lengths import digest_of_lengths
+from headrace.samplers.lengths import array_of, digest_of_lengths
 from headrace.samplers.packed_batch import PackedBatch, PieceBounds
 from headrace.samplers.sampler import Dealing, Keys, State, positive
-from headrace.samplers.weighted import numbers_of
 from headrace.samplers.windowed import BATCHES, Batch, WindowedBatchSampler, group_of, shuffled, shuffled_in_groups
 
 Lengths = npt.NDArray[Any]
@@ -328,15 +327,9 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
 
 def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:
     """Returns lengths as an array of signed or floating-point numbers, shape (n,). Raises `UsageError` otherwise."""
-    try:
-        array = numbers_of(lengths)
-    except (TypeError, ValueError) as error:
-        raise _bad_lengths(f"{type(lengths).__name__}: {error}") from error
-
-    if array.ndim == 1 and array.size == 0:
-        return array.astype(np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise _bad_lengths(f"{array.dtype} of shape {array.shape}")
+    array = array_of(lengths, "iuf", _bad_lengths)
+    if not array.size:
+        return array
 
     # Also false if one is NaN.
     if not array.min() >= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import DistributedSampler
@@ -67,32 +68,33 @@ def splitter() -> Splitter | None:
     if not any(module in sys.modules for module, _ in SPLITTERS):
         return None
 
-    frame = sys._getframe(2)
-    for _ in range(DEPTH):
-        # The argument `self` of a method, and of a generator that is one.
-        if frame.f_code.co_varnames[:1] == ("self",):
-            kind = type(frame.f_locals["self"])
-            if (found := SPLITTERS.get((kind.__module__, kind.__name__))) is not None:
-                return found
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
+    for kind in _callers():
+        if (found := SPLITTERS.get((kind.__module__, kind.__name__))) is not None:
+            return found
     return None
 
 
 def is_read_by_torch() -> bool:
     """Tells whether torch's own loader asks the calling sampler for batches now."""
-    frame = sys._getframe(2)
-    for _ in range(DEPTH):
-        if frame.f_code.co_varnames[:1] == ("self",):
-            kind = type(frame.f_locals["self"])
-            # headrace's iterators are torch's, too.
-            if issubclass(kind, TorchIterator):
-                return not kind.__module__.startswith("headrace.")
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
+    for kind in _callers():
+        # headrace's iterators are torch's, too.
+        if issubclass(kind, TorchIterator):
+            return not kind.__module__.startswith("headrace.")
     return False
+
+
+def _callers() -> list[type]:
+    """Returns the classes whose methods the caller's caller runs in, the innermost first."""
+    kinds = []
+    frame: FrameType | None = sys._getframe(3)
+    for _ in range(DEPTH):
+        if frame is None:
+            break
+        # The argument `self` of a method, and of a generator that is one.
+        if frame.f_code.co_varnames[:1] == ("self",):
+            kinds.append(type(frame.f_locals["self"]))
+        frame = frame.f_back
+    return kinds
 
 
 def split_by_lightning(sampler: object) -> object:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,16 +87,27 @@ def columns_of(lengths: Lengths | Mapping[str, Lengths], budgets: Mapping[str, i
     return columns
 
 
-def _array_of(name: str, lengths: Any) -> npt.NDArray[Any]:
+def array_of(lengths: Any, kinds: str, bad: Callable[[str], UsageError]) -> npt.NDArray[Any]:
+    """Returns lengths as an array, shape (n,); not a copy if it need not be. Raises what `bad` returns.
+
+    kinds: of numbers that will do, as `dtype.kind` calls them. bad: makes the error for what was found.
+    """
     try:
         array = numbers_of(lengths)
     except (TypeError, ValueError) as error:
-        raise _bad_lengths(name, f"{type(lengths).__name__}: {error}") from error
+        raise bad(f"{type(lengths).__name__}: {error}") from error
 
     if array.ndim == 1 and not array.size:
         return array.astype(np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise _bad_lengths(name, f"{array.dtype} of shape {array.shape}")
+    if array.ndim != 1 or array.dtype.kind not in kinds:
+        raise bad(f"{array.dtype} of shape {array.shape}")
+    return array
+
+
+def _array_of(name: str, lengths: Any) -> npt.NDArray[Any]:
+    array = array_of(lengths, "iu", functools.partial(_bad_lengths, name))
+    if not array.size:
+        return array
     if array.dtype.kind == "u" and array.max() > MOST:
         raise _bad_lengths(name, f"{array.max():,} at index {int(array.argmax())}")
     return array

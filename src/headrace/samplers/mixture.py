@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.changing_weights import WINDOW, AskedWeights, Unit, WhenExhausted, agreed, checked_word, rows_of
+from headrace.core.changing_weights import WINDOW, AskedWeights, Unit, WhenExhausted, agreed, rows_of
+from headrace.core.errors import checked_word
 from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
 from headrace.core.world import checked_world
 from headrace.samplers.frameworks import SplitOverRanks, Splitter, splitter

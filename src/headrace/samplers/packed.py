@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.errors import UsageError, wrong_argument
+from headrace.core.errors import UsageError, checked_word, wrong_argument
 from headrace.core.protocols import says_yes
 from headrace.core.randomness.counter_based import stream_key
 from headrace.core.world import World
@@ -218,12 +218,10 @@ class PackedBatchSampler(WindowedBatchSampler):
         return len(self._columns[0].lengths)
 
     def _refuse_words(self) -> None:
-        if not isinstance(self.fit, str) or self.fit not in FITS:
-            raise wrong_argument("fit", self.fit, "'best', 'first' or 'split'")
+        checked_word("fit", self.fit, Fit)
         if self.fit == "split" and len(self.budgets) > 1:
             raise wrong_argument("fit", self.fit, "'best' or 'first', where there are several budgets")
-        if self.too_long not in ("raise", "cut", "skip"):
-            raise wrong_argument("too_long", self.too_long, "'raise', 'cut' or 'skip'")
+        checked_word("too_long", self.too_long, TooLong)
         if self.too_long == "cut" and len(self.budgets) > 1:
             raise wrong_argument("too_long", self.too_long, "'raise' or 'skip', where there are several budgets")
         if not (self.balance in (None, "tokens", "attention") or callable(self.balance)):
@@ -301,7 +299,7 @@ class PackedBatchSampler(WindowedBatchSampler):
             order = np.arange(count)
             if self.shuffle:
                 order = shuffled(order, stream_key(stream, PACKS))
-            return order, np.append(np.arange(0, count, self.packs), [count] if count else [0])
+            return order, np.append(np.arange(0, count, self.packs), count)
 
         costs = self._costs(packs, sizes)
         by_cost = np.argsort(-costs, kind="stable")

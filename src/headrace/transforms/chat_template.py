@@ -12,14 +12,12 @@ import numpy.typing as npt
 
 from headrace.core.errors import SampleError, UsageError, wrong_argument
 from headrace.core.process.this_process import ForkLock
+from headrace.packing.columns import IGNORED
 from headrace.transforms.entries import named_entry, with_results
 from headrace.transforms.text_encoder import TextEncoder
 from headrace.transforms.tokenization import checked_dtype
 
 TrainOn = Literal["assistant", "all"]
-
-IGNORED = -100
-"""The label of a token that is not learned: `ignore_index` of `torch.nn.functional.cross_entropy`."""
 
 GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 """What stands in front of the assistant's words in a chat template that marks them."""
