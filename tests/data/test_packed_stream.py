@@ -266,6 +266,7 @@ def test_streams_of_headrace_and_mixtures_are_packed(tmp_path: Any) -> None:
         (lambda: list(headrace.PackedStream(Documents([1]), 8, length=lambda _: "a")), "number of tokens"),
         (lambda: list(headrace.PackedStream(Documents([1]), {"a": 8}, length=lambda _: {"a": -5})), "-5 a"),
         (lambda: list(headrace.PackedStream(Documents([1]), {"a": 8}, length=lambda _: {"a": None})), "None a"),
+        (lambda: list(headrace.PackedStream(Documents([1]), 8, length=lambda _: 1.5)), "1.5 tokens"),
     ],
 )
 @pytest.mark.quick

@@ -22,7 +22,7 @@ from headrace.data.stream_steps import FluentStream
 from headrace.faults.classify import is_never_skipped
 from headrace.packing.document_pack import DocumentPack
 from headrace.packing.fit import FITS, Fit, Numbers, Packs
-from headrace.samplers.lengths import checked_budgets
+from headrace.samplers.lengths import TOKENS, checked_budgets
 from headrace.samplers.sampler import positive
 from headrace.samplers.windowed import shuffled
 
@@ -113,22 +113,25 @@ class PackedStream(FluentStream):
 
     def sizes(self, document: Any) -> list[int]:
         """Returns the size of a document by each budget. Raises `UsageError` if it has none."""
+        told: Any = None
         if not self._named:
-            return [int(tokens_of(document, self._length, PLACE))]
-        told = self._length(document) if self._length is not None else {}
+            told = {TOKENS: tokens_of(document, self._length, PLACE)}
+        elif self._length is not None:
+            told = self._length(document)
         if not isinstance(told, Mapping) or set(told) != set(self.budgets):
-            expected = f"a mapping with {', '.join(map(repr, self.budgets))}"
-            raise UsageError.about("cannot tell how long a document is", place=f"{PLACE}(length=)", found=repr(told),
-                                   expected=expected, fix="return one number for each budget")  # fmt: skip
+            raise _no_sizes(repr(told), f"a mapping with {', '.join(map(repr, self.budgets))}")
         for name in self.budgets:
             if not isinstance(told[name], Integral) or told[name] < 0:
-                raise UsageError.about("cannot tell how long a document is", place=f"{PLACE}(length=)",
-                                       found=f"{told[name]!r} {name}", expected="whole numbers from 0 up",
-                                       fix="return one number for each budget")  # fmt: skip
+                raise _no_sizes(f"{told[name]!r} {name}", "whole numbers from 0 up")
         return [int(told[name]) for name in self.budgets]
 
     def __repr__(self) -> str:
         return f"packs of {self._stream!r}"
+
+
+def _no_sizes(found: str, expected: str) -> UsageError:
+    what, fix = "cannot tell how long a document is", "return one number for each budget"
+    return UsageError.about(what, place=f"{PLACE}(length=)", found=found, expected=expected, fix=fix)
 
 
 class PackedIterator:
