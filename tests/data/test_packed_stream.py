@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -70,6 +72,16 @@ class Forgetful(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         for number in headrace.shard(range(len(self.lengths))):
             yield np.full(self.lengths[number], number)
+
+
+class Generated(torch.utils.data.IterableDataset[Any]):
+    """What a generator function yields."""
+
+    def __init__(self, function: Callable[[], Iterator[Any]]) -> None:
+        self.function = function
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.function()
 
 
 def loader_of(stream: headrace.PackedStream, **options: Any) -> Any:
@@ -178,6 +190,48 @@ def test_a_state_that_goes_on_changing_is_copied() -> None:
     again = made()
     again.load_state_dict(loader.state_dict())
     assert tokens_of(before + list(again)) == Counter(dict.fromkeys(range(1, 201), 10))
+
+
+def test_each_pack_reads_its_share_of_the_next_window() -> None:
+    """No pack but the first waits for a whole window, and no more than one window of documents is in memory."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    read = []
+
+    class Document:
+        def __init__(self, length: int) -> None:
+            self.input_ids = np.zeros(length)
+
+    def documents() -> Iterator[Document]:
+        for length in [10] * 1000:
+            read.append(length)
+            document = Document(length)
+            alive.add(document)
+            yield document
+
+    packs = headrace.PackedStream(Generated(documents), 50, window=100, length=lambda document: len(document.input_ids))
+    counts = []
+    for pack in packs:
+        counts.append(len(read))
+        del pack
+        gc.collect()
+        assert len(alive) <= 100 + 10
+    assert counts[0] == 100 + 5
+    assert set(np.diff(counts)) == {5, 0}
+
+
+@pytest.mark.parametrize("fit", ["best", "first", "split"])
+def test_what_ends_the_stream_is_raised_behind_the_packs_before_it(fit: Any) -> None:
+    def documents() -> Iterator[Any]:
+        for number in range(73):
+            yield np.full(10, number)
+        raise MemoryError("the machine is full")
+
+    packs = iter(headrace.PackedStream(Generated(documents), 40, fit=fit, window=30))
+    came = []
+    with pytest.raises(MemoryError, match="the machine is full"):
+        came.extend(packs)
+    whole = [headrace.collate_packed([pack]) for pack in came]
+    assert tokens_of(whole) == Counter(dict.fromkeys(range(60), 10))
 
 
 def test_other_documents_behind_a_resume_are_an_error() -> None:

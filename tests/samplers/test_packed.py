@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import StateError, UsageError
 from headrace.samplers import DistributedSampler, MixtureSampler, PackedBatch, PackedBatchSampler
 from headrace.samplers.packed_batch import with_others
+from headrace.samplers.windowed import shuffled_in_groups
 from tests.samplers.makers import ALONE
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(3, 1, 5000), 1, 256).astype(np.int32)
@@ -161,6 +162,15 @@ def test_ranks_get_packs_of_like_cost(balance: Any, least: float) -> None:
         costs.append(int(sizes.sum()))
     steps = np.array(costs[: len(costs) // 256 * 256]).reshape(-1, 4, 64).sum(axis=1)
     assert (steps.max(axis=1) / steps.mean(axis=1)).mean() <= least
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 32, 64])
+def test_the_rank_with_the_costliest_of_its_neighbours_gets_the_least_costly_next(ranks: int) -> None:
+    order = shuffled_in_groups(1024, 128, stream=5)
+    steps = order.reshape(-1, 2, ranks)
+    assert (steps.sum(axis=1) == steps.sum(axis=1)[:, :1]).all()
+    assert len({tuple(step.argsort()) for step in steps[:, 0]}) > 1
+    assert sorted(order.tolist()) == list(range(1024))
 
 
 def test_several_budgets_hold_at_once() -> None:

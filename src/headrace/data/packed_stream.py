@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral
-from typing import Any, Literal
-from zlib import crc32
+from typing import Any
 
-import numpy as np
 from torch.utils.data import IterableDataset
 
-from headrace.core.errors import SampleError, StateError, UsageError, checked_word, wrong_argument
+from headrace.core.errors import StateError, UsageError, checked_word, wrong_argument
 from headrace.core.protocols import says_yes, tell_epoch
-from headrace.core.randomness.counter_based import stream_key
-from headrace.core.randomness.rng import sample_streams
-from headrace.core.text.log_once import warn_once
 from headrace.data.sample_tokens import tokens_of
 from headrace.data.stream_pass import StreamPass
 from headrace.data.stream_steps import FluentStream
-from headrace.faults.classify import is_never_skipped
+from headrace.data.stream_window import PLACE, Packing, StreamWindow, TooLong
 from headrace.packing.document_pack import DocumentPack
-from headrace.packing.fit import FITS, Fit, Numbers, Packs
+from headrace.packing.fit import Fit
 from headrace.samplers.lengths import TOKENS, checked_budgets
 from headrace.samplers.sampler import positive
-from headrace.samplers.windowed import shuffled
-
-PLACE = "headrace.PackedStream"
-
-TooLong = Literal["raise", "cut"]
 
 WINDOW = 10_000
-
-NO_PACK = -1
 
 
 class PackedStream(FluentStream):
     """Documents of a stream, packed end to end, up to a budget.
 
     Each worker reads a window of documents of its part of the stream, plans its packs, and gives one after the other;
-    `headrace.collate_packed` makes batches of them. The last pack of a window is only as full as it happens to be.
+    `headrace.collate_packed` makes batches of them. With each pack, a share of the next window is read: only the first
+    pack waits for a whole one. The last pack of a window is only as full as it happens to be.
 
     A state holds the state of the stream at the beginning of the window, and how many packs came. A resume reads the
     window again and goes on with the next pack. A stream without a state is read again from its beginning. Random
@@ -100,7 +88,8 @@ class PackedStream(FluentStream):
         self._length = length
 
     def __iter__(self) -> PackedIterator:
-        return PackedIterator(self, StreamPass(self._stream))
+        packing = Packing(self.budgets, self.fit, self.too_long, self.window, self.sizes)
+        return PackedIterator(packing, StreamPass(self._stream))
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the stream the number of the epoch."""
@@ -137,34 +126,20 @@ def _no_sizes(found: str, expected: str) -> UsageError:
 class PackedIterator:
     """One pass over a stream: window after window, and its packs.
 
-    A document that cannot be read is left out, and the first pack of its window tells its exception.
+    With each pack a part of the next window is read, so that no pack waits for a whole one, but the first.
     """
 
-    def __init__(self, stream: PackedStream, source: StreamPass) -> None:
-        self._stream = stream
+    def __init__(self, packing: Packing, source: StreamPass) -> None:
+        self._packing = packing
         self._source = source
-        self._is_over = False
-        self._read = 0
-        """Documents that came before this window, the bad ones too."""
+        self._window = StreamWindow(packing, source, 0)
+        self._next: StreamWindow | None = None
+        """The window behind it, as soon as its reading has begun."""
         self._ahead: DocumentPack | None = None
         """A pack whose exceptions `__next__` raises first."""
         self._untold: list[Exception] = []
         self._begun: dict[str, Any] | None = None
         """The state of a window that is to be read again."""
-        self._begin_window()
-
-    def _begin_window(self) -> None:
-        # A copy: a stream may hand out the very object that it goes on with.
-        self._at_beginning = copy.deepcopy(self._source.state_dict())
-        self._documents: list[Any] = []
-        self._sizes: list[list[int]] = []
-        self._errors: list[Exception] = []
-        self._digest = 0
-        self._lengths: Numbers = np.zeros(0, np.int64)
-        self._packs: Packs | None = None
-        """None: the window is not planned yet."""
-        self._turns: Numbers = np.zeros(0, np.int64)
-        self._given = 0
 
     def __iter__(self) -> Iterator[DocumentPack]:
         return self
@@ -183,96 +158,27 @@ class PackedIterator:
         # Not sooner: only where a sample is asked for, its random numbers are those that were drawn before.
         if self._begun is not None:
             self._go_on(self._begun)
-        while self._packs is None or self._given == len(self._turns):
-            if self._packs is not None:
-                if self._is_over:
-                    raise StopIteration
-                self._begin_window()
-            self._plan()
-        pack = self._pack(int(self._turns[self._given]))
-        self._given += 1
-        return pack
+        if not self._window.digest:
+            self._window.make_packs()
+        while not self._window.packs_left:
+            if self._window.is_last:
+                raise StopIteration
+            following = self._following()
+            following.make_packs()
+            self._window, self._next = following, None
+        self._read_ahead()
+        return self._window.next_pack()
 
-    def _plan(self) -> None:
-        """Reads the window, and puts its documents into packs."""
-        with sample_streams() as begin:
-            while len(self._documents) < self._stream.window and not self._is_over:
-                begin(self._read)
-                self._read_one()
+    def _following(self) -> StreamWindow:
+        if self._next is None:
+            self._next = StreamWindow(self._packing, self._source, self._window.end)
+        return self._next
 
-        sizes: Numbers = np.array(self._sizes, np.int64).reshape(len(self._sizes), len(self._stream.budgets))
-        budgets = np.array(list(self._stream.budgets.values()), np.int64)
-        self._digest = crc32(sizes.tobytes()) or 1
-        self._lengths = sizes[:, 0]
-        if self._stream.too_long == "cut" and self._stream.fit != "split":
-            sizes = np.minimum(sizes, budgets)
-        self._packs = FITS[self._stream.fit](sizes, budgets)
-        self._turns = np.arange(len(self._packs))
-        if self._stream.fit == "best":
-            self._turns = shuffled(self._turns, stream_key(self._read))
-        # What was left out must be told, also where nothing else came: by a pack without documents.
-        if self._errors and not len(self._turns):
-            self._turns = np.array([NO_PACK])
-
-    def _read_one(self) -> None:
-        """Reads a document into the window; one that is bad is left out, and its exception kept."""
-        number = self._read
-        try:
-            document = self._source.next()
-            sizes = self._checked(document)
-        except StopIteration:
-            self._is_over = True
-            return
-        except Exception as error:
-            # A generator that has ended raises the same exception for ever.
-            if is_never_skipped(error) or (self._errors and error is self._errors[-1]):
-                raise
-            error.add_note(f"headrace: raised by document number {number} of this iterator, which was read ahead")
-            self._errors.append(error)
-        else:
-            self._documents.append(document)
-            self._sizes.append(sizes)
-        self._read += 1
-
-    def _checked(self, document: Any) -> list[int]:
-        """Returns the sizes of a document. Raises `SampleError` if one is too long."""
-        sizes = self._stream.sizes(document)
-        for (name, most), size in zip(self._stream.budgets.items(), sizes, strict=True):
-            if size <= most or self._stream.fit == "split":
-                continue
-            place = self._source.place_of_last(None)
-            if self._stream.too_long == "raise":
-                raise SampleError.about(
-                    "a document is longer than a pack may be",
-                    place=place,
-                    found=f"{size:,} {name}",
-                    expected=f"at most the budget of {most:,}",
-                    fix="raise the budget, or choose fit='split', or too_long='cut'; on_error='skip' leaves it out",
-                )
-            warn_once(
-                f"{PLACE} {name} {most}",
-                f"documents longer than the budget of {most:,} {name} are cut, as too_long='cut' asks; the first: "
-                f"{place}, {size:,} {name}",
-            )
-        return sizes
-
-    def _pack(self, number: int) -> DocumentPack:
-        packs = self._packs
-        errors = self._errors if self._given == 0 else []
-        row = next(iter(self._stream.budgets.values()))
-        none = np.zeros(0, np.int64)
-        if packs is None or number == NO_PACK:
-            return DocumentPack([], none, none, none, row, errors)
-        pieces = slice(packs.edges[number], packs.edges[number + 1])
-        documents = packs.documents[pieces]
-        return DocumentPack(
-            [self._documents[document] for document in documents.tolist()],
-            packs.starts[pieces],
-            packs.stops[pieces],
-            self._lengths[documents],
-            row,
-            errors,
-        )
+    def _read_ahead(self) -> None:
+        """Reads as many documents of the next window as its share for each pack that is left of this one."""
+        if not self._window.is_last:
+            following = self._following()
+            following.read(-(-following.documents_left // self._window.packs_left))
 
     def place_of_last(self, part: str | int | None) -> str:
         """Returns where the document that was read last comes from. part: a column, if only one is meant."""
@@ -284,25 +190,23 @@ class PackedIterator:
         """Returns where the window begins, and how many of its packs have come."""
         if self._begun is not None:
             return self._begun
-        given = self._given - (self._ahead is not None)
-        read = self._read - len(self._documents) - len(self._errors)
-        return {"stream": self._at_beginning, "read": read, "packs": given, "digest": self._digest}
+        window = self._window
+        given = window.given - (self._ahead is not None)
+        return {"stream": window.begins_at, "read": window.first, "packs": given, "digest": window.digest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on behind the packs that were given: reads their window again."""
         self._source.load_state_dict(state_dict["stream"])
-        self._is_over = False
-        self._read = state_dict["read"]
-        self._ahead = self._begun = None
-        self._begin_window()
-        self._at_beginning = state_dict["stream"]
+        self._window = StreamWindow(self._packing, self._source, state_dict["read"])
+        self._window.begins_at = state_dict["stream"]
+        self._next = self._ahead = self._begun = None
         if state_dict["digest"]:
             self._begun = state_dict
 
     def _go_on(self, begun: dict[str, Any]) -> None:
         """Reads a window again that was begun, and goes behind the packs that were given."""
-        self._plan()
-        if self._digest != begun["digest"]:
+        self._window.make_packs()
+        if self._window.digest != begun["digest"]:
             raise StateError.about(
                 "the stream gives other documents than it gave before",
                 place=PLACE,
@@ -311,4 +215,4 @@ class PackedIterator:
                 fix="if steps draw random numbers, give the loader a seed=; if the data have changed, begin anew",
             )
         self._begun = None
-        self._given = begun["packs"]
+        self._window.skip_packs(begun["packs"])

@@ -199,6 +199,16 @@ def shuffled_in_groups(batches: int, group: int, stream: int) -> Keys:
     groups = shuffled(np.arange(grouped // group), stream_key(stream, GROUPS))
     # To exchange batches by bits keeps pairs together, pairs of pairs, and so on; no rank always gets the costliest.
     masks = words_at(stream_key(stream, WITHIN), groups).astype(np.int64) & (group - 1)
-    within = np.arange(group) ^ masks[:, None]
+    within = _back_and_forth(group) ^ masks[:, None]
     rest = shuffled(np.arange(grouped, batches), stream)
     return np.concatenate([(groups[:, None] * group + within).ravel(), rest])
+
+
+def _back_and_forth(count: int) -> Keys:
+    """Returns the numbers below a power of two so that, of two blocks of any power of two, the second turns back.
+
+    A rank that gets the costliest of its neighbours in one step gets the least costly in the next. This is the inverse
+    of the Gray code.
+    """
+    numbers = np.arange(count)
+    return np.argsort(numbers ^ numbers >> 1)
