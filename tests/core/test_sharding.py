@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import chain
+from types import ModuleType
 from typing import Any, Literal
 
 import pytest
@@ -47,6 +49,39 @@ def test_items_may_be_an_iterator_unless_blocks_are_wanted() -> None:
             headrace.shard(iter([1]), by="block")
         with pytest.raises(UsageError, match="by='files'"):
             headrace.shard([1], by="files")  # type: ignore[arg-type]
+
+
+class Reader:
+    """Stands where a framework's class reads a stream."""
+
+    def read(self) -> list[int]:
+        return list(headrace.shard(range(8)))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "expected"),
+    [
+        ("accelerate.data_loader", "DataLoaderDispatcher", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("accelerate.data_loader", "IterableDatasetShard", None),
+        ("transformers.trainer_pt_utils", "IterableDatasetShard", None),
+        ("accelerate.data_loader", "DataLoaderShard", [1, 3, 5, 7]),
+    ],
+)
+def test_what_a_framework_splits_over_the_ranks_is_not_split_twice(
+    module: str, name: str, expected: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, ModuleType(module))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    reader = type(name, (Reader,), {"__module__": module})()
+    if expected is None:
+        with pytest.raises(UsageError, match="split over the ranks twice"):
+            reader.read()
+    else:
+        assert reader.read() == expected
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    assert reader.read() == list(range(8))
 
 
 @pytest.mark.parametrize("options", [{}, {"seed": 1}, {"num_workers": 1, "backend": "thread"}])

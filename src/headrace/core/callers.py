@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 HEADRACE_AND_TORCH = {"torch", "torchdata", "headrace", "runpy"}
+
+DEPTH = 64
+"""Calls between a loader and what it reads, at most."""
+
+
+def calling_classes() -> Iterator[type]:
+    """Yields the classes in whose methods the running code was called, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(DEPTH):
+        if frame is None:
+            break
+        # The argument `self` of a method, and of a generator that is one.
+        if frame.f_code.co_varnames[:1] == ("self",):
+            yield type(frame.f_locals["self"])
+        frame = frame.f_back
 
 
 def calling_frame() -> FrameType:

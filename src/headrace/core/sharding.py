@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple, TypeVar
 from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace.core.errors import UsageError
-from headrace.core.world import World, current_world
+from headrace.core.splitters import one_rank_reads
+from headrace.core.world import ALONE, World, current_world
 
 T = TypeVar("T")
 
@@ -134,11 +135,16 @@ def _calls(code: CodeType, names: set[str]) -> bool:
 
 
 def current_part() -> Part:
-    """Returns the part of the running worker among the workers of all ranks."""
+    """Returns the part of the running worker among the workers of all ranks.
+
+    Among those of this rank, where a framework has it read for all. Raises `UsageError` where one splits once more.
+    """
     if _current.place is not None:
         return _current.place.part
 
     world = current_world()
+    if world.size > 1 and one_rank_reads():
+        world = ALONE
     info = get_worker_info()
     if info is None:
         return Part(world.rank, world.size)

@@ -14,8 +14,9 @@ import torch
 from headrace.core.changing_weights import WINDOW, AskedWeights, Unit, WhenExhausted, agreed, rows_of
 from headrace.core.errors import checked_word
 from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
+from headrace.core.splitters import Splitter, splitter
 from headrace.core.world import checked_world
-from headrace.samplers.frameworks import SplitOverRanks, Splitter, splitter
+from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.mixes import Mixes, MixPlan
 from headrace.samplers.mixture_record import Record, damage_in
 from headrace.samplers.mixture_refusals import no_end, planned_ahead, split_elsewhere
@@ -138,12 +139,10 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         self._planned = mixes
         self._record = Record(mixes)
         total = int(ends[-1])
-        if end is not None:
-            total = end
         if num_samples is not None:
             total = positive("num_samples", num_samples)
-            if end is not None:
-                total = min(total, end)
+        if end is not None:
+            total = min(total, end)
 
         self.total = total
         self._per_epoch = mixes.before(total)

@@ -20,8 +20,8 @@ from torch.utils.data import Sampler
 
 from headrace.core.errors import StateError, UsageError, wrong_argument
 from headrace.core.randomness.counter_based import stream_key
+from headrace.core.splitters import splitter
 from headrace.core.world import ALONE, World, checked_world
-from headrace.samplers.frameworks import splitter
 from headrace.samplers.positions import Uneven, checked_uneven, local_range
 
 Keys = npt.NDArray[np.int64]
