@@ -176,7 +176,7 @@ def _check_columns(documents: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _headrace(rows: PackedRows) -> dict[str, Any]:
-    bounds = rows.bounds()
+    bounds = rows.bounds
     return {
         TOKENS: rows.tokens(),
         LABELS: rows.labels(),
@@ -198,7 +198,7 @@ def _huggingface(rows: PackedRows) -> dict[str, Any]:
 
 
 def _huggingface_flash(rows: PackedRows) -> dict[str, Any]:
-    bounds = rows.bounds()
+    bounds = rows.bounds
     ends = torch.from_numpy(bounds.astype(np.int32))
     most = longest(bounds)
     lengths = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": most, "max_length_k": most}
@@ -206,7 +206,7 @@ def _huggingface_flash(rows: PackedRows) -> dict[str, Any]:
 
 
 def _flash(rows: PackedRows) -> dict[str, Any]:
-    bounds = rows.bounds()
+    bounds = rows.bounds
     ends = torch.from_numpy(bounds.astype(np.int32))
     most = longest(bounds)
     columns = {TOKENS: rows.tokens(), LABELS: rows.labels(), "position_ids": rows.positions()}

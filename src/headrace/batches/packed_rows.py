@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from numbers import Number
 from typing import Any
@@ -83,13 +84,18 @@ class PackedRows:
 
     def tokens(self) -> torch.Tensor:
         """Returns the tokens, padded, int64 [packs, row]."""
-        return self._laid(TOKENS, self._pad_id, np.int64)
+        return torch.from_numpy(self._tokens)
 
     def labels(self) -> torch.Tensor:
         """Returns the label of each token, int64 [packs, row]. The first of a document is ignored: none predicts it."""
-        labels = self._laid(self._of_labels(), IGNORED, np.int64)
-        labels.view(-1)[torch.from_numpy(self._begins[self._sizes > 0])] = IGNORED
-        return labels
+        if self._of_labels() == TOKENS:
+            labels = self._tokens.copy()
+            for row, total in enumerate(self._totals.tolist()):
+                labels[row, total:] = IGNORED
+        else:
+            labels = self._laid(LABELS, IGNORED, np.int64)
+        labels.reshape(-1)[self._begins[self._sizes > 0]] = IGNORED
+        return torch.from_numpy(labels)
 
     def next_labels(self) -> torch.Tensor:
         """Returns the label of the token behind each token, int64 [packs, row]; the last of a document has none."""
@@ -102,7 +108,7 @@ class PackedRows:
 
     def positions(self) -> torch.Tensor:
         """Returns the place of each token in its document, or in padding, from 0 on; int64 [packs, row]."""
-        bounds = self.bounds()
+        bounds = self.bounds
         sizes = np.diff(bounds)
         return torch.from_numpy(np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes)).view(self.shape)
 
@@ -111,12 +117,13 @@ class PackedRows:
         flat = np.full(self.shape[0] * self.shape[1], NO_DOCUMENT, np.int64)
         firsts = self._edges[:-1][self._rows_of_pieces]
         numbers = np.arange(len(self._sizes)) - firsts
-        for number, begin, size in zip(numbers, self._begins, self._sizes, strict=True):
+        for number, begin, size in zip(numbers.tolist(), self._begins.tolist(), self._sizes.tolist(), strict=True):
             flat[begin : begin + size] = number
         return torch.from_numpy(flat).view(self.shape)
 
+    @functools.cached_property
     def bounds(self) -> Numbers:
-        """Returns where documents and paddings begin in all rows end to end, and the last one ends; ascending."""
+        """Where documents and paddings begin in all rows end to end, and the last one ends; ascending."""
         rows, row = self.shape
         paddings = np.arange(rows) * row + self._totals
         return np.unique(np.concatenate((self._begins, paddings, [rows * row])))
@@ -130,7 +137,7 @@ class PackedRows:
 
     def _other(self, name: str, lead: tuple[int, ...]) -> Any:
         if name in self._per_token:
-            laid = self._laid(name, 0, None)
+            laid = torch.from_numpy(self._laid(name, 0, None))
             return laid.view(*lead, *laid.shape[2:])
         values = [document[name] for document in self._documents]
         # Once for each document: with its first part.
@@ -146,21 +153,25 @@ class PackedRows:
                 fix="give them one shape behind the first dimension, or put each into a list of its own",
             ) from error
 
+    @functools.cached_property
+    def _tokens(self) -> npt.NDArray[np.int64]:
+        return self._laid(TOKENS, self._pad_id, np.int64)
+
     def _of_labels(self) -> str:
         if self._documents and LABELS in self._documents[0]:
             return LABELS
         return TOKENS
 
-    def _laid(self, name: str, padding: int, dtype: npt.DTypeLike | None) -> torch.Tensor:
+    def _laid(self, name: str, padding: int, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]:
         """Returns a column that has a value for each token, padded, [packs, row, *shape of a value]."""
         parts = [self._part(document, name)[start:stop] for document, start, stop, _ in self._pieces()]
         if dtype is None:
             dtype = np.result_type(*parts) if parts else np.dtype(np.int64)
         of_a_value = parts[0].shape[1:] if parts else ()
         flat = np.full((self.shape[0] * self.shape[1], *of_a_value), padding, dtype)
-        for part, begin in zip(parts, self._begins, strict=True):
+        for part, begin in zip(parts, self._begins.tolist(), strict=True):
             flat[begin : begin + len(part)] = part
-        return torch.from_numpy(flat).view(*self.shape, *of_a_value)
+        return flat.reshape(*self.shape, *of_a_value)
 
     def _part(self, document: Document, name: str) -> npt.NDArray[Any]:
         given = document[name]
@@ -180,7 +191,7 @@ class PackedRows:
 
 
 def longest(bounds: Numbers) -> int:
-    """Returns the length of the longest document or padding. bounds: as `PackedRows.bounds` returns them."""
+    """Returns the length of the longest document or padding. bounds: as `PackedRows.bounds` has them."""
     return int(np.diff(bounds).max(initial=0))
 
 
