@@ -236,11 +236,11 @@ def test_a_batch_keeps_its_packs_on_the_way_to_a_worker() -> None:
     assert copy.positions.tolist() == batch.positions.tolist()
 
 
-def test_another_document_in_the_place_of_one_is_at_most_as_long() -> None:
+def test_of_another_document_in_the_place_of_one_the_same_tokens_come() -> None:
     batch = next(iter(PackedBatchSampler([4, 6, 5, 9], 8, packs=2, fit="split", shuffle=False, **ALONE)))
     assert batch.packs == [[(0, 0, 4), (1, 0, 4)], [(1, 4, 6), (2, 0, 5), (3, 0, 1)]]
     others = with_others(batch, [0, 2, 4], [0, 7, 3])
-    assert others.packs == [[(0, 0, 4)], [(7, 0, 2), (3, 0, 1)]]
+    assert others.packs == [[(0, 0, 4)], [(7, 4, 6), (3, 0, 1)]]
     assert with_others(others, [], []).packs == [[], []]
 
 

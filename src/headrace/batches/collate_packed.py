@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from headrace.batches.packed_rows import PackedRows, longest
+from headrace.batches.packed_rows import MOST, PackedRows, longest
 from headrace.core.errors import SampleError, checked_word, wrong_argument
 from headrace.core.signatures import signature_of
 from headrace.packing.columns import LABELS, TOKENS
@@ -104,16 +104,20 @@ def collate_packed(
     _check_columns(documents)
     if packs is None:
         packs = one_pack([len(document[TOKENS]) for document in documents])
-    if isinstance(per_token, str):
+    _check_words(per_token, pad_id, documents)
+    rows = PackedRows(documents, packs, PER_TOKEN.union(per_token), pad_id, may_be_shorter=may_be_shorter)
+    return NAMED[names](rows)
+
+
+def _check_words(per_token: Any, pad_id: Any, documents: Sequence[Mapping[str, Any]]) -> None:
+    if isinstance(per_token, str) or not isinstance(per_token, Iterable):
         raise wrong_argument("per_token", per_token, "a list of names")
-    if not isinstance(pad_id, int) or pad_id < 0:
+    if not isinstance(pad_id, (int, np.integer)) or isinstance(pad_id, bool) or not 0 <= pad_id <= MOST:
         raise wrong_argument("pad_id", pad_id, "the number of a token, 0 or above")
     unknown = [name for name in per_token if documents and name not in documents[0]]
     if unknown:
         found = f"{unknown[0]!r}, and documents with {', '.join(map(repr, documents[0]))}"
         raise wrong_argument("per_token", per_token, "names of columns", found=found)
-    rows = PackedRows(documents, packs, PER_TOKEN.union(per_token), pad_id, may_be_shorter=may_be_shorter)
-    return NAMED[names](rows)
 
 
 def takes_packs(collate: Callable[..., Any]) -> bool:
@@ -141,7 +145,16 @@ def _columns_of(sample: Any) -> Mapping[str, Any]:
     if MASK not in sample:
         return sample  # type: ignore[no-any-return]
 
-    if not np.asarray(sample[MASK]).all():
+    mask = np.asarray(sample[MASK])
+    if mask.shape != (len(sample[TOKENS]),):
+        raise SampleError.about(
+            "a document's mask does not fit its tokens",
+            place="headrace.collate_packed",
+            found=f"{MASK!r} of shape {mask.shape}",
+            expected=f"one value for each of the {len(sample[TOKENS]):,} tokens",
+            fix=f"cut {MASK!r} as the tokens are cut, or leave it out",
+        )
+    if not mask.all():
         raise SampleError.about(
             "a document is padded",
             place="headrace.collate_packed",

@@ -19,6 +19,9 @@ from headrace.samplers.packed_batch import UNKNOWN, PackedBatch
 NO_DOCUMENT = -1
 """The document of padding."""
 
+MOST = np.iinfo(np.int64).max
+"""The largest token."""
+
 Document = Mapping[str, Any]
 
 
@@ -39,10 +42,13 @@ class PackedRows:
     ) -> None:
         self.shape = packs.shape
         self._documents = documents
+        self._keys = packs
         self._per_token = {name for name in per_token if documents and name in documents[0]}
         self._pad_id = pad_id
         self._edges = packs.pieces.edges
         lengths = self._lengths(packs, may_be_shorter=may_be_shorter)
+        # Other columns come once for each document: with its first part.
+        self._firsts = np.flatnonzero(packs.pieces.starts == 0).tolist()
         self._starts = np.minimum(packs.pieces.starts, lengths)
         self._stops = np.minimum(packs.pieces.stops, lengths)
         self._sizes = self._stops - self._starts
@@ -101,8 +107,8 @@ class PackedRows:
         """Returns the label of the token behind each token, int64 [packs, row]; the last of a document has none."""
         column = self._of_labels()
         flat = np.full(self.shape[0] * self.shape[1], IGNORED, np.int64)
-        for document, start, stop, begin in self._pieces():
-            values = self._part(document, column)[start + 1 : stop + 1]
+        for number, start, stop, begin in self._pieces():
+            values = self._part(number, column)[start + 1 : stop + 1]
             flat[begin : begin + len(values)] = values
         return torch.from_numpy(flat).view(self.shape)
 
@@ -136,14 +142,14 @@ class PackedRows:
         return {name: self._other(name, lead or self.shape) for name in names}
 
     def _other(self, name: str, lead: tuple[int, ...]) -> Any:
-        if name in self._per_token:
-            laid = torch.from_numpy(self._laid(name, 0, None))
-            return laid.view(*lead, *laid.shape[2:])
         values = [document[name] for document in self._documents]
-        # Once for each document: with its first part.
-        first = [number for number, (_, start, _, _) in enumerate(self._pieces()) if start == 0]
         try:
-            return _joined(values, first)
+            if name in self._per_token:
+                laid = torch.from_numpy(self._laid(name, 0, None))
+                if all(_is_bfloat16(value) for value in values):
+                    laid = laid.to(torch.bfloat16)
+                return laid.view(*lead, *laid.shape[2:])
+            return _joined(values, self._firsts)
         except (TypeError, ValueError, RuntimeError) as error:
             raise SampleError.about(
                 "a column of the documents cannot be joined",
@@ -164,30 +170,60 @@ class PackedRows:
 
     def _laid(self, name: str, padding: int, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]:
         """Returns a column that has a value for each token, padded, [packs, row, *shape of a value]."""
-        parts = [self._part(document, name)[start:stop] for document, start, stop, _ in self._pieces()]
+        parts = [self._part(number, name)[start:stop] for number, start, stop, _ in self._pieces()]
         if dtype is None:
             dtype = np.result_type(*parts) if parts else np.dtype(np.int64)
         of_a_value = parts[0].shape[1:] if parts else ()
+        # NumPy would repeat what has too few dimensions.
+        differing = [part.shape[1:] for part in parts if part.shape[1:] != of_a_value]
+        if differing:
+            raise ValueError(f"values of shapes {of_a_value} and {differing[0]}")
         flat = np.full((self.shape[0] * self.shape[1], *of_a_value), padding, dtype)
         for part, begin in zip(parts, self._begins.tolist(), strict=True):
             flat[begin : begin + len(part)] = part
         return flat.reshape(*self.shape, *of_a_value)
 
-    def _part(self, document: Document, name: str) -> npt.NDArray[Any]:
-        given = document[name]
+    def _part(self, number: int, name: str) -> npt.NDArray[Any]:
+        """Returns a column of the document of a piece."""
+        given = self._documents[number][name]
         # NumPy has no bfloat16.
-        if isinstance(given, torch.Tensor) and given.dtype is torch.bfloat16:
+        if _is_bfloat16(given):
             given = given.float()
-        values = np.asarray(given)
-        if name in (TOKENS, LABELS) and values.size and (values.dtype.kind not in "iub" or values.ndim != 1):
-            expected = "whole numbers, in one dimension"
-            found = f"{values.dtype} of shape {values.shape}"
-            raise SampleError.about(f"{name!r} of a document are no tokens", found=found, expected=expected)
+        if name not in (TOKENS, LABELS):
+            return np.asarray(given)
+
+        try:
+            values = np.asarray(given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise self._no_tokens(number, name, str(error)) from error
+        if not _are_tokens(values):
+            raise self._no_tokens(number, name, f"{values.dtype} of shape {values.shape}")
         return values
 
-    def _pieces(self) -> Iterator[tuple[Document, int, int, int]]:
-        """Yields the document of each piece, its first token, the one behind its last, and its place in the rows."""
-        return zip(self._documents, self._starts.tolist(), self._stops.tolist(), self._begins.tolist(), strict=True)
+    def _no_tokens(self, number: int, name: str, found: str) -> SampleError:
+        return SampleError.about(
+            f"{name!r} of a document are no tokens",
+            place=f"the document with key {self._keys[number]}",
+            found=found,
+            expected="whole numbers, in one dimension",
+            fix=f"tokenise the documents before they are packed, and give a flat list or array as {name!r}",
+        )
+
+    def _pieces(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yields the number of each piece, its first token, the one behind its last, and its place in the rows."""
+        numbers = range(len(self._documents))
+        return zip(numbers, self._starts.tolist(), self._stops.tolist(), self._begins.tolist(), strict=True)
+
+
+def _are_tokens(values: npt.NDArray[Any]) -> bool:
+    if not values.size:
+        return True
+    fits = values.dtype != np.uint64 or values.max() <= MOST
+    return values.dtype.kind in "iub" and values.ndim == 1 and bool(fits)
+
+
+def _is_bfloat16(values: object) -> bool:
+    return isinstance(values, torch.Tensor) and values.dtype is torch.bfloat16
 
 
 def longest(bounds: Numbers) -> int:

@@ -50,9 +50,9 @@ def mix(
         unit: whether weights are shares of `"samples"` or of `"tokens"`.
         length: for `"tokens"`: takes a sample and returns its number of tokens. By default the length of the sample's
             `input_ids`; of the sample itself, if it has none.
-        when_exhausted: what happens when a stream ends. `"repeat"`: it begins again, until all with a weight have
-            ended once. `"stop"`: the epoch ends. `"drop"`: the others go on without it, until all have ended. A stream
-            that has nothing for a worker is left out there.
+        when_exhausted: what happens when a stream ends. `"repeat"`: it begins again, until all have ended once
+            that have a weight, now or later in the schedule. `"stop"`: the epoch ends. `"drop"`: the others go on
+            without it, until all have ended. A stream that has nothing for a worker is left out there.
         window: samples over all workers of all ranks after which a function, an object or a file is asked again.
 
     Returns:

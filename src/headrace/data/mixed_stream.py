@@ -49,7 +49,8 @@ class MixRules(NamedTuple):
         """Returns what a sample counts."""
         if self.unit == "samples":
             return 1.0
-        return float(tokens_of(sample, self.length, "headrace.mix(length=)"))
+        # An empty document counts, too: a source of such would otherwise stay behind its share for ever.
+        return float(max(tokens_of(sample, self.length, "headrace.mix(length=)"), 1))
 
 
 class MixedStream(FluentStream):
@@ -144,7 +145,7 @@ class MixedIterator:
             try:
                 sample = source.next()
             except StopIteration:
-                self._end(number, shares)
+                self._end(number)
                 continue
 
             cost = self._rules.cost(sample)
@@ -212,8 +213,8 @@ class MixedIterator:
             self._weights = rules.rows[self._row][1]
             self._shares = None
 
-    def _end(self, number: int, shares: list[float]) -> None:
-        """Does what is to be done when a source has come to its end. shares: those that hold now."""
+    def _end(self, number: int) -> None:
+        """Does what is to be done when a source has come to its end."""
         source = self._sources[number]
         if self._rules.when_exhausted == "stop":
             self._is_over = True
@@ -221,10 +222,16 @@ class MixedIterator:
             # A source that has nothing for this worker is never asked again.
             self._takes_part[number] = False
             self._shares = None
-        elif all(one.passes for one, share in zip(self._sources, shares, strict=True) if share > 0):
+        elif not any(self._is_awaited(one) for one in range(len(self._sources))):
             self._is_over = True
         else:
             source.begin_again()
+
+    def _is_awaited(self, number: int) -> bool:
+        """Tells whether a source has not ended yet that has a weight, or gets one later."""
+        rows = [self._weights, *(row for _, row in self._rules.rows[self._row + 1 :])]
+        has_weight = any(row[number] > 0 for row in rows)
+        return has_weight and self._takes_part[number] and not self._sources[number].passes
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

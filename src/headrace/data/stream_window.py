@@ -93,8 +93,9 @@ class StreamWindow:
 
     def read(self, count: int) -> None:
         """Reads so many more documents, at most."""
+        until = len(self._documents) + count
         with sample_streams() as begin:
-            for _ in range(min(count, self.documents_left)):
+            while len(self._documents) < until and self.documents_left:
                 begin(self.end)
                 self._read_one()
 

@@ -105,12 +105,7 @@ def array_of(lengths: Any, kinds: str, bad: Callable[[str], UsageError]) -> npt.
 
 
 def _array_of(name: str, lengths: Any) -> npt.NDArray[Any]:
-    array = array_of(lengths, "iu", functools.partial(_bad_lengths, name))
-    if not array.size:
-        return array
-    if array.dtype.kind == "u" and array.max() > MOST:
-        raise _bad_lengths(name, f"{array.max():,} at index {int(array.argmax())}")
-    return array
+    return array_of(lengths, "iu", functools.partial(_bad_lengths, name))
 
 
 def _looked_through(name: str, most: int, lengths: npt.NDArray[Any]) -> Column:
@@ -119,6 +114,8 @@ def _looked_through(name: str, most: int, lengths: npt.NDArray[Any]) -> Column:
         some = lengths[begin : begin + AT_ONCE]
         if some.min() < 0:
             raise _bad_lengths(name, f"{some.min()} at index {begin + int(some.argmin())}")
+        if some.max() > MOST:
+            raise _bad_lengths(name, f"{some.max():,} at index {begin + int(some.argmax())}")
         if some.max() > lengths[longest]:
             longest = begin + int(some.argmax())
         if some.max() > most:

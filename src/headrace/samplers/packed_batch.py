@@ -90,20 +90,17 @@ def batch_of(packs: Sequence[DocumentPack]) -> PackedBatch:
 
 
 def with_others(batch: PackedBatch, places: Sequence[int], keys: Sequence[int]) -> PackedBatch:
-    """Returns the packs with some of their pieces. What comes in the place of another document is at most as long.
+    """Returns the packs with some of their pieces.
 
-    places: of the pieces that stay, ascending. keys: the document of each.
+    places: of the pieces that stay, ascending. keys: the document of each; of one that comes in the place of another,
+    the same tokens come.
     """
     kept = np.asarray(places, np.int64)
     others = np.asarray(keys, np.int64)
     starts, stops, lengths, edges = batch.pieces
     is_other = np.asarray(batch, np.int64)[kept] != others
-    pieces = PieceBounds(
-        np.where(is_other, 0, starts[kept]),
-        np.where(is_other, stops[kept] - starts[kept], stops[kept]),
-        np.where(is_other, UNKNOWN, lengths[kept]),
-        np.searchsorted(kept, edges),
-    )
+    lengths = np.where(is_other, UNKNOWN, lengths[kept])
+    pieces = PieceBounds(starts[kept], stops[kept], lengths, np.searchsorted(kept, edges))
     return PackedBatch(others, batch.positions[kept], pieces, batch.shape[1])
 
 
