@@ -332,6 +332,9 @@ def test_documents_may_be_shorter_where_a_step_draws_their_lengths(fit: Any) -> 
         ({"input_ids": 5}, {}, "int"),
         ({"input_ids": [1, 2], "labels": None}, {}, "'labels' of the document with key 0"),
         ({"input_ids": [1, 2], "attention_mask": [1, 0]}, {}, "zeros in its 'attention_mask'"),
+        ({"input_ids": [1, 2], "attention_mask": [1]}, {}, "'attention_mask' of shape (1,)"),
+        ({"input_ids": np.array([1 << 63], np.uint64)}, {}, "uint64 of shape (1,)"),
+        ({"input_ids": ([1, 2], 3)}, {}, "key 0"),
         ({"input_ids": [1, 2], "position_ids": [1, 2]}, {}, "a column 'position_ids'"),
         ({"input_ids": [1, 2], "input": [1, 2]}, {"names": "torchtitan"}, "a column 'input'"),
     ],
@@ -349,6 +352,9 @@ def test_documents_that_are_none_are_an_error(sample: Any, options: Any, said: s
         ({"names": "hf"}, "'huggingface'"),
         ({"pad_id": -100}, "pad_id"),
         ({"pad_id": None}, "pad_id"),
+        ({"pad_id": True}, "pad_id"),
+        ({"pad_id": 1 << 70}, "pad_id"),
+        ({"per_token": None}, "a list of names"),
         ({"per_token": "loss_mask"}, "a list of names"),
         ({"per_token": ["weigth"]}, "'weigth', and documents with 'input_ids'"),
     ],
@@ -389,6 +395,25 @@ def test_values_of_tokens_may_be_of_bfloat16() -> None:
     weights = torch.tensor([0.5, 1.5], dtype=torch.bfloat16)
     batch = headrace.collate_packed([{"input_ids": [1, 2], "weight": weights}], per_token=["weight"])
     assert batch["weight"].tolist() == [[0.5, 1.5]]
+    assert batch["weight"].dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("other", [np.zeros(3), np.zeros((3, 1))], ids=["flat", "narrow"])
+def test_values_of_tokens_of_other_shapes_are_an_error(other: Any) -> None:
+    samples = [{"input_ids": [1, 2], "v": np.zeros((2, 3))}, {"input_ids": [3, 4, 5], "v": other}]
+    with pytest.raises(SampleError, match="column 'v'") as caught:
+        headrace.collate_packed(samples, per_token=["v"])
+    assert "values of shapes" in str(caught.value)
+
+
+def test_a_document_without_tokens_brings_its_other_columns_once() -> None:
+    """With `fit="split"`, each of its parts has none."""
+    pixels = {0: np.full((2, 1), 7), 1: np.full((1, 1), 8)}
+    dataset = [{"input_ids": [], "pixels": pixels[0]}, {"input_ids": [5, 6], "pixels": pixels[1]}]
+    sampler = PackedBatchSampler([9, 2], 4, packs=3, fit="split", shuffle=False, **ALONE)
+    collate = functools.partial(headrace.collate_packed, may_be_shorter=True)
+    (batch,) = headrace.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate)
+    assert batch["pixels"].view(-1).tolist() == [7, 7, 8]
 
 
 @pytest.mark.parametrize("collate", [None, lambda samples: headrace.collate_packed(samples), list])

@@ -467,6 +467,18 @@ def test_a_generator_that_an_error_has_ended_is_not_read_again() -> None:
             next(iterator)
 
 
+def test_a_source_of_empty_documents_holds_up_no_other() -> None:
+    empty, full = [np.zeros(0, int)] * 3, [np.arange(5)] * 4
+    mixed = list(headrace.mix([empty, full], [1, 1], unit="tokens"))
+    assert sum(len(document) for document in mixed) >= 20
+    assert sum(not len(document) for document in mixed) >= 3
+
+
+def test_a_source_that_gets_a_weight_later_comes() -> None:
+    mixed = list(headrace.mix([[1, 2, 3], [10] * 5], {0: [1, 0], 100: [0, 1]}))
+    assert mixed == [1, 2, 3] * 33 + [1] + [10] * 5
+
+
 def test_a_mixture_takes_steps() -> None:
     mixed = headrace.mix([Numbers(0, 3), Numbers(1000, 3)], [1, 1], when_exhausted="drop").map(lambda value: -value)
     loader = headrace.DataLoader(mixed, batch_size=6)

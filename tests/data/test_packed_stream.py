@@ -234,6 +234,29 @@ def test_what_ends_the_stream_is_raised_behind_the_packs_before_it(fit: Any) -> 
     assert tokens_of(whole) == Counter(dict.fromkeys(range(60), 10))
 
 
+def test_an_error_that_ends_the_stream_is_not_asked_for_again() -> None:
+    """A generator that has ended raises its exception for ever: not once for each document of a window."""
+    asked = []
+
+    class Ended:
+        error = ValueError("broken")
+
+        def __iter__(self) -> Ended:
+            return self
+
+        def __next__(self) -> Any:
+            asked.append(len(asked))
+            if len(asked) > 50:
+                raise self.error
+            return np.full(10, len(asked))
+
+    packs = iter(headrace.PackedStream(Generated(Ended), 64, window=10_000))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="broken"):
+            list(packs)
+    assert len(asked) <= 50 + 2 * 2
+
+
 def test_other_documents_behind_a_resume_are_an_error() -> None:
     packs: Any = iter(headrace.PackedStream(Documents(LENGTHS), 64, window=70))
     next(packs)

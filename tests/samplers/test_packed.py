@@ -299,6 +299,7 @@ def test_lengths_that_are_none_are_an_error(lengths: Any, found: str) -> None:
         (1 << 70, [1], {}, "at most 1,099,511,627,776"),
         (1 << 29, [1], {"shapes": 2}, "1, where the budget is above 16,777,216"),
         (8, np.array([1 << 63], np.uint64), {}, "9,223,372,036,854,775,808 at index 0"),
+        (1 << 20, np.full(4, 1 << 62), {"fit": "split"}, "4,611,686,018,427,387,904 at index 0"),
         (8, [1], {"fit": ["best"]}, "'best', 'first' or 'split'"),
         ({"a": 8, "b": 8}, {"a": [1, 2], "b": [9, 1]}, {}, "key 0"),
     ],

@@ -55,7 +55,7 @@ def one_rank_reads() -> bool:
         raise UsageError.about(
             "a stream would be split over the ranks twice",
             place="accelerator.prepare, or the Trainer",
-            found="an IterableDatasetShard, which reads a stream of headrace on each rank",
+            found="an IterableDatasetShard, which reads a stream that calls headrace.shard on each rank",
             expected="a stream that is split once",
             fix="leave out dispatch_batches=False, or use headrace.integrations.accelerate.prepare",
         )

@@ -101,8 +101,7 @@ class StreamWindow:
 
     def make_packs(self) -> None:
         """Reads what is left, and puts the documents into packs."""
-        while self.documents_left:
-            self.read(self.documents_left)
+        self.read(self.documents_left)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure

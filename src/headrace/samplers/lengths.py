@@ -80,7 +80,10 @@ def columns_of(lengths: Lengths | Mapping[str, Lengths], budgets: Mapping[str, i
         found = f"lengths for {', '.join(map(repr, by_name)) or 'nothing'}"
         raise wrong_argument("lengths", lengths, expected, found=found)
 
-    columns = [_looked_through(name, most, _array_of(name, by_name[name])) for name, most in budgets.items()]
+    columns = []
+    for name, most in budgets.items():
+        array = array_of(by_name[name], "iu", functools.partial(_bad_lengths, name))
+        columns.append(_looked_through(name, most, array))
     if len({len(column.lengths) for column in columns}) > 1:
         found = ", ".join(f"{len(column.lengths):,} of {column.name!r}" for column in columns)
         raise wrong_argument("lengths", found, "as many of each")
@@ -102,10 +105,6 @@ def array_of(lengths: Any, kinds: str, bad: Callable[[str], UsageError]) -> npt.
     if array.ndim != 1 or array.dtype.kind not in kinds:
         raise bad(f"{array.dtype} of shape {array.shape}")
     return array
-
-
-def _array_of(name: str, lengths: Any) -> npt.NDArray[Any]:
-    return array_of(lengths, "iu", functools.partial(_bad_lengths, name))
 
 
 def _looked_through(name: str, most: int, lengths: npt.NDArray[Any]) -> Column:

@@ -211,4 +211,4 @@ def _back_and_forth(count: int) -> Keys:
     of the Gray code.
     """
     numbers = np.arange(count)
-    return np.argsort(numbers ^ numbers >> 1)
+    return np.argsort(numbers ^ (numbers >> 1))
