@@ -50,7 +50,8 @@ class Outcome:
         if ending.exitcode != self.exitcode:
             found.append(f"exit code {ending.exitcode} instead of {self.exitcode}")
         if (ending.seen is None) != (self.batches is None):
-            found.append("it did not live to tell" if ending.seen is None else "it lived to tell")
+            untold = f"it did not live to tell, and wrote: {ending.noise}"
+            found.append(untold if ending.seen is None else "it lived to tell")
         if ending.seen is not None:
             found += self._compare(ending.seen)
             if ending.seen.workers and not cell.leaves_threads:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace import DataLoader, OnError
+from headrace.core.process.memory import process_tree
 from headrace.testing import Attempts, Exit, Fault, FaultyCall, Hang, Kill, LimitMemory, Raise, Segfault
-from headrace.testing.belongings import command_of
+from headrace.testing.belongings import command_of, parent_of
 from tests.workers.crashes import data
 from tests.workers.crashes.running import Seen, session
 
@@ -144,10 +145,10 @@ def report(seen: Seen, error: BaseException) -> None:
 
 def workers() -> list[Any]:
     """Returns the threads and processes that work for loaders, without the helpers that last longer."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    children = {int(pid) for task in tasks for pid in task.read_text().split()}
+    own = os.getpid()
+    children = [pid for pid in process_tree(own) if parent_of(pid) == own]
     helpers = {pid for pid in children if "from multiprocessing." in command_of(pid)}
-    processes = set(session(os.getpid())) - helpers - {os.getpid()}
+    processes = set(session(own)) - helpers - {own}
     return [*processes, *(one for one in threading.enumerate() if one.name.startswith("pt_data_worker"))]
 
 
