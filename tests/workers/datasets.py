@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,3 +91,16 @@ def collate_twice(samples: list[Any]) -> Any:
     torch.utils.data.default_collate(samples)
     images, labels = torch.utils.data.default_collate(samples)
     return {"images": images, "red": images[:, 0], "labels": labels}
+
+
+class EndsLate(IterableDataset[int]):
+    """Numbers, which end only when somebody opens a named pipe for writing."""
+
+    def __init__(self, length: int, gate: Path) -> None:
+        self.length = length
+        self.gate = str(gate)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.length)
+        with open(self.gate) as gate:
+            gate.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -18,9 +19,10 @@ from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Rando
 
 import headrace
 from headrace.telemetry.stopwatch import NO_TIMES
-from headrace.workers.processes.messages import INLINE, Result, unpacked
+from headrace.workers.processes.messages import INLINE, UNREAD, Result, unpacked
 from headrace.workers.processes.outbox import IN_A_ROW, LONGEST, QUICK, Outbox
 from headrace.workers.stragglers.prefetch import BYTES, DEFAULT, FEW, LOOK, MOST, WORK, Prefetch
+from tests.workers.datasets import EndsLate
 
 LENGTH = 600
 
@@ -318,3 +320,32 @@ def test_a_state_in_mid_epoch_with_many_tasks_out() -> None:
 def test_a_slow_sample_among_quick_ones() -> None:
     loader = headrace.DataLoader(Pausing(), 1, num_workers=2)
     assert [int(number) for number, _ in loader] == list(range(LENGTH))
+
+
+def test_messages_behind_the_end_of_a_stream_do_not_hold_up_the_next_epoch(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    loader = headrace.DataLoader(
+        EndsLate(3 * UNREAD, gate), batch_size=1, num_workers=1, prefetch_factor=4 * UNREAD, persistent_workers=True
+    )
+    for _ in range(3):
+        iterator = iter(loader)
+        numbers = []
+        for batch in itertools.islice(iterator, 3 * UNREAD):
+            numbers.append(int(batch))
+            iterator.executor.flush()  # a message, which the worker reads when the stream has ended
+        gate.write_text("open")
+        assert next(iterator, None) is None
+        assert numbers == list(range(3 * UNREAD))
+
+
+def test_messages_that_only_take_tasks_back_do_not_hold_up_a_worker() -> None:
+    loader = headrace.DataLoader(Rows(), batch_size=100, num_workers=1, persistent_workers=True)
+    expected = [batch for batch, _ in headrace.DataLoader(Rows(), batch_size=100)]
+    for number in range(3):
+        iterator = iter(loader)
+        assert all(map(torch.equal, expected, (batch for batch, _ in iterator)))
+        pool = iterator.executor.pool
+        for task in range(3 * UNREAD):
+            pool.recall(0, task)
+            pool.flush(number)

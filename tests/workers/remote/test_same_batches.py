@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -13,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace
+from headrace.workers.processes.messages import UNREAD
 from headrace.workers.remote import proxy
 from tests.servers.hosts import HostsHere, Machine, placed_on
+from tests.workers.datasets import EndsLate
 from tests.workers.remote.data import PlainStream, Rows, Stream, ThreadPooledRows, expected_of, flat, remote_loader
 
 MACHINES = (Machine("one"), Machine("two"), Machine("three"))
@@ -222,3 +225,17 @@ def test_a_worker_has_the_threads_that_unpickling_starts(hosts: HostsHere) -> No
     with placed_on(loader, hosts):
         for _ in range(2):
             assert [flat(batch) for batch in here] == [flat(batch) for batch in loader]
+
+
+@pytest.mark.thorough
+def test_requests_behind_the_end_of_a_stream_do_not_hold_up_the_next_epoch(hosts: HostsHere, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    stream = EndsLate(3 * UNREAD, gate)
+    loader = remote_loader(stream, num_workers=1, prefetch_factor=4 * UNREAD, persistent_workers=True, batch_size=1)
+    with placed_on(loader, hosts):
+        for _ in range(3):
+            iterator = iter(loader)
+            assert [int(next(iterator)) for _ in range(3 * UNREAD)] == list(range(3 * UNREAD))
+            gate.write_text("open")
+            assert next(iterator, None) is None

@@ -15,7 +15,7 @@ from headrace.workers.dispatch import Dispatcher
 from headrace.workers.dispatcher_choice import dispatcher_for
 from headrace.workers.processes.arrived import join_arrived, leased, prepared
 from headrace.workers.processes.machines import NEWS
-from headrace.workers.processes.messages import Result
+from headrace.workers.processes.messages import READ, Result
 from headrace.workers.processes.pool import WorkerPool
 from headrace.workers.processes.recovery import Recovery
 from headrace.workers.processes.starter import PoolStarter
@@ -198,7 +198,7 @@ class ProcessExecutor:
             self.recorder.saw(result.seen)
         if result.drew:
             self._epoch.seeding.tries_without = False
-        if result.epoch != self._generation:
+        if result.epoch != self._generation or result.status == READ:
             return False  # dropped, and the slots with it
         if result.status in REPORTS:
             self._reports.hear(result.status, arrived.content())

@@ -4,7 +4,8 @@ The parent sends `Request`; the worker answers each task with one `Result`, and 
 header of a result, of more than `INLINE` bytes travels in a slot, and a small `InSlot` in the pipe names the slot, so
 the bytes in a pipe are bounded. The parent lets at most `UNREAD` messages wait in a worker's pipe (the worker says in
 each result how many it has read) and gathers what is left into the next one; so the parent never blocks in a write, and
-a worker that blocks in one waits for a parent that reads.
+a worker that blocks in one waits for a parent that reads. Not every message leads to a result: its tasks may be void,
+or lie behind the end of a stream. So a worker that has read some, and has nothing else to say, says that.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from headrace.telemetry.stopwatch import Times
 
 INLINE = 16 << 10
 UNREAD = 8
+UNTOLD = UNREAD // 2
+"""Messages that a worker without work may have read and not told of."""
 
 ANSWERS = ("batch", "error", "end")
 """What a result says of a task; other results are of none."""
+
+READ = "read"
+"""What a result says that only tells how many messages were read."""
 
 
 class Request(NamedTuple):
@@ -48,11 +54,11 @@ class Result(NamedTuple):
     """What became of a task.
 
     `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, replica's state, losses),
-    "end" (the replica's iterable dataset has ended), or, for no task, "replay" (replica, samples done, samples in all)
-    or "begun" (states with which the worker's replicas begin, by their numbers). `slots` and `buffers` are those of
-    `EncodedBatch`. `read` counts the messages that the worker has read, and `freed` are slots of the parent's region
-    that it is done with. `times` are the task's, and `seen` says where the worker was met lately, and how often
-    (`observe.anatomy`).
+    "end" (the replica's iterable dataset has ended), or, for no task, "replay" (replica, samples done, samples in all),
+    "begun" (states with which the worker's replicas begin, by their numbers) or "read" (nothing). `slots` and `buffers`
+    are those of `EncodedBatch`. `read` counts the messages that the worker has read, and `freed` are slots of the
+    parent's region that it is done with. `times` are the task's, and `seen` says where the worker was met lately, and
+    how often (`observe.anatomy`).
     """
 
     epoch: int

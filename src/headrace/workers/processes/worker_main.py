@@ -47,7 +47,7 @@ from headrace.telemetry.stopwatch import Stopwatch
 from headrace.workers.failure import Failure
 from headrace.workers.processes.crash_file import CrashFile
 from headrace.workers.processes.machines import StandIn
-from headrace.workers.processes.messages import INLINE, InSlot, Request, Result
+from headrace.workers.processes.messages import INLINE, READ, UNTOLD, InSlot, Request, Result
 from headrace.workers.processes.outbox import Outbox
 from headrace.workers.processes.plain_requests import unpacked_request
 from headrace.workers.replica import ReplicaHost
@@ -138,6 +138,7 @@ class _Worker:
         self._tasks: deque[tuple[int, int, Any]] = deque()
         self._look_at = 0.0
         self._read = 0
+        self._told = 0  # how many messages the parent knows to be read
         self._freed: list[Slot] = []
 
     def run(self) -> None:
@@ -160,7 +161,7 @@ class _Worker:
         if len(self._tasks) > 1 and now < self._look_at:
             return True
         self._look_at = now + PAUSE
-        while self._ear.hears(wait=not self._tasks):
+        while self._hears():
             message = self._receive()
             if message.stop:
                 return False
@@ -175,6 +176,12 @@ class _Worker:
             self._tasks.extend(message.tasks)
 
         return bool(self._tasks)
+
+    def _hears(self) -> bool:
+        """Tells whether there is a message. Waits for one if there is no work."""
+        if not self._tasks and self._read - self._told >= UNTOLD:
+            self._send(0, READ, encode(None, self._memory))
+        return self._ear.hears(wait=not self._tasks)
 
     def _receive(self) -> Request:
         message = unpacked_request(self._it.pipe.recv_bytes())
@@ -303,6 +310,7 @@ class _Worker:
         )
         if partial is not None:
             result = result._replace(rows=partial.rows, slow=partial.slow)
+        self._told = self._read
         # Nobody writes to its slots from here on, also if it waits until further results are there.
         self._memory.finish(sent)
         self._outbox.put(result, more=bool(self._tasks))

@@ -34,7 +34,7 @@ from headrace.shared_memory.memory import Slot
 from headrace.telemetry.stopwatch import NO_TIMES, Times
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.crash_file import TELL_STACKS
-from headrace.workers.processes.messages import INLINE, InSlot, Request, Result, packed
+from headrace.workers.processes.messages import INLINE, READ, UNTOLD, InSlot, Request, Result, packed
 from headrace.workers.processes.plain_requests import unpacked_request
 from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.remote.messages import Death, Hello, HostAddress, RemoteRequest, RemoteResult, Welcome
@@ -107,6 +107,7 @@ class _Proxy:
         self._memory = assignment.outgoing.writer()
         self._requests = assignment.incoming.reader()
         self._read = 0
+        self._told = 0  # how many requests the trainer knows to be read
         # Filled by the main thread, emptied by the one that reads the wire.
         self._freed: deque[Slot] = deque()
         self._returned: deque[Slot] = deque()
@@ -251,6 +252,8 @@ class _Proxy:
 
         self._returned.extend(request.returned)
         self._wire.send("request", RemoteRequest(request.epoch, request.begin, request.tasks))
+        if self._read - self._told >= UNTOLD:
+            self.tell(READ, None)
 
     def _ask_for_stacks(self, number: int, frame: object) -> None:
         """Handles the signal at which a worker writes down its stacks: the one on the other machine is asked."""
@@ -349,6 +352,7 @@ class _Proxy:
 
     def _send(self, result: Result) -> None:
         with self._pipe_lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._told = result.read
             self._pipe.send_bytes(packed([result]))
 
 
