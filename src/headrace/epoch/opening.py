@@ -16,7 +16,6 @@ from headrace.core.randomness.rng import GlobalStates, global_states
 from headrace.core.torch_internals import draw_shared_seed
 from headrace.epoch.deferral import Deferral, Moved
 from headrace.epoch.draws import (
-    changing,
     checkpoint_of,
     dealing_of,
     drawing_from,
@@ -145,8 +144,8 @@ class Opening:
             progress.deferral = Deferral(start.moved, allowed=spec.defers, batched=spec.batched)
 
         indices = self._map_indices(progress, start.offset, ahead)
-        # A state that is taken before the first batch holds what was changed before it, too.
-        if changing(spec.index_sampler) is not None:
+        # A state that is taken before the first batch holds what was set or changed before it, too.
+        if isinstance(sampler, ElasticSampler):
             progress.reached = (progress.batches, progress.samples, sampler.upcoming())
 
         record = EpochRecord(

@@ -40,8 +40,8 @@ from headrace.loader.options import (
     check_ray,
     check_stragglers,
     checked_on_error,
-    default_seed,
     is_map,
+    seeds_of,
 )
 from headrace.loader.position import part_of
 from headrace.loader.rank_check import name_here
@@ -182,12 +182,13 @@ class DataLoader(Observed, AskedArguments[T_co]):
         check_samples(dataset, sampler, batch_sampler, collate_fn)
         check_ray(backend, dataset, num_workers)
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
-        asked_seed, seed = seed, default_seed(seed, dataset, shard, moves_samples=auto.workers)
+        seeds = seeds_of(seed, dataset, shard, batch_sampler, moves_samples=auto.workers)
+        if seeds["counts_epochs"]:
+            seed = seeds["seed"]
         check_stragglers(stragglers, dataset, seed, in_order=in_order)
 
         options = Options(
-            seed=None if seed is None else int(seed),
-            asked_seed=asked_seed,
+            **seeds,
             memory=memory_limit(num_workers),
             on_device=checked_device(device, ahead, device_transform, fixed_addresses=fixed_addresses),
             **checked_on_error(on_error, dataset, batch_sampler or sampler),

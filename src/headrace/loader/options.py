@@ -26,6 +26,7 @@ from headrace.faults.quarantine import Excluded, checked_path, excluded_numbers
 from headrace.faults.replacements import Replacements, replacements_of
 from headrace.loader.reporting import OnStats
 from headrace.samplers.frameworks import split_by_lightning
+from headrace.samplers.packed import PackedBatchSampler
 
 AskedBackend = Literal["process", "thread", "inline", "auto", "ray"] | Ray
 BACKENDS = ("process", "thread", "inline", "auto", "ray")
@@ -42,7 +43,9 @@ class Options:
 
     seed: int | None = None
     asked_seed: int | None = None
-    """The one that the user gave: some abilities need a seed, and then it is 0 by default."""
+    """The one that the user gave: some abilities need a seed, and then there is one by default."""
+    counts_epochs: bool = False
+    """Whether the number of each epoch is told to the dataset and the samplers: with a seed for the order."""
     shard: AskedShard | None = None
     backend: AskedBackend = "process"
     batches_per_epoch: int | None = None
@@ -290,11 +293,21 @@ def is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def default_seed(seed: int | None, dataset: object, shard: object, *, moves_samples: bool) -> int | None:
-    """Returns the seed of a loader: 0 where an ability needs one, and the user gave none.
+def seeds_of(
+    seed: int | None, dataset: object, shard: object, batch_sampler: object, *, moves_samples: bool
+) -> dict[str, Any]:
+    """Returns the seeds among the `Options` of a loader: 0 where an ability needs one, and the user gave none.
+
+    Parts of a document that is cut come in several batches, and must be of one document although steps draw random
+    numbers: these follow the seed of the sampler. Its order stays its own matter.
 
     moves_samples: whether workers come and go, so that which of them loads a sample depends on timing.
     """
-    if seed is None and (shard is not None or moves_samples or is_live(dataset)):
-        return 0
-    return seed
+    asked = None if seed is None else int(seed)
+    chosen = asked
+    if asked is None and (shard is not None or moves_samples or is_live(dataset)):
+        chosen = 0
+    counts = chosen is not None
+    if chosen is None and isinstance(batch_sampler, PackedBatchSampler) and batch_sampler.fit == "split":
+        chosen = batch_sampler.seed
+    return {"seed": chosen, "asked_seed": asked, "counts_epochs": counts}

@@ -54,12 +54,12 @@ def terms_of(
     """Returns the terms of the next epoch, which goes on from `resume`. name: of the loader, the same on all ranks."""
     is_stream = loader._dataset_kind == DatasetKind.Iterable
     told = position.told
-    if options.seed is not None:
+    if options.counts_epochs:
         told = position.beginning
     return Terms(
         loader=name,
         epoch=position.beginning,
-        announce=position.announces or options.seed is not None,
+        announce=position.announces or options.counts_epochs,
         told=told,
         seed=options.seed,
         world=options.world(is_stream=is_stream),

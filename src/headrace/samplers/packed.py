@@ -18,7 +18,7 @@ from headrace.samplers.frameworks import is_read_by_torch
 from headrace.samplers.lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
 from headrace.samplers.mixture import MixtureSampler
 from headrace.samplers.packed_batch import PackedWindow
-from headrace.samplers.sampler import Dealing, Keys, PositionalSampler, State, positive
+from headrace.samplers.sampler import Dealing, Keys, PositionalSampler, State, digest_of, positive
 from headrace.samplers.windowed import (
     BATCHES,
     PACKS,
@@ -39,6 +39,9 @@ FEWEST_BALANCED = 4096
 """Packs of a window where ranks are to get like ones: the more there are, the more alike neighbours are."""
 FEWEST, MOST = 10_000, 1 << 17
 """Documents of a window, unless the user says how many. A resume plans one window: so many take a tenth of a second."""
+
+DOCUMENTS_ASKED = 1000
+"""Documents by whose costs a state tells one function of the user's from another."""
 
 
 class PackedBatchSampler(WindowedBatchSampler):
@@ -124,6 +127,7 @@ class PackedBatchSampler(WindowedBatchSampler):
         if isinstance(order, MixtureSampler):
             order.is_planned_for(self)
         self._digests = [digest_of_lengths(column.lengths) for column in self._columns]
+        self._costs_digest = self._digest_of_costs() if callable(balance) and self._samples else 0
         self.rows = [int(self._most[0])]
         """The lengths to which packs are padded, in tokens, ascending."""
         if positive("shapes", shapes) > 1 and self._samples:
@@ -161,7 +165,7 @@ class PackedBatchSampler(WindowedBatchSampler):
         if self._order is not None and self._start is None:
             self._order.set_epoch(self.epoch)
             # A state from before the first batch tells what the sampler brings along from the epochs before.
-            self._start = {**self._beginning(), "order": self._order.state_before(self.epoch, 0)}
+            self._start = self._with_order(self._beginning())
         yield from super().__iter__()
 
     def adopt_world(self, world: World) -> None:
@@ -179,14 +183,20 @@ class PackedBatchSampler(WindowedBatchSampler):
             return
         if isinstance(self._order, MixtureSampler):
             self._order.begin_window(epoch, number * self.window)
-        # So that its counts are those of the documents that were planned.
-        self._order._go_to({"position": number * self.window})
+        # So that its counts are those of the documents that are planned.
+        self._order._go_to({"position": min((number + 1) * self.window, self._samples)})
 
     def _reached(self) -> State:
-        reached = super()._reached()
-        if self._order is not None and "order" not in reached:
-            reached["order"] = self._order.state_before(self.epoch, reached["window"] * self.window)
-        return reached
+        return self._with_order(super()._reached())
+
+    def _upcoming(self) -> State:
+        return self._with_order(super()._upcoming())
+
+    def _with_order(self, place: State) -> State:
+        """Returns a place with the state of the sampler that orders the documents."""
+        if self._order is None or "order" in place:
+            return place
+        return {**place, "order": self._order.state_before(self.epoch, place["window"] * self.window)}
 
     def _keys_at(self, epoch: int, positions: Keys) -> Keys:
         if self._order is None:
@@ -326,12 +336,24 @@ class PackedBatchSampler(WindowedBatchSampler):
         else:
             columns = sizes[packs.documents]
             columns[:, 0] = lengths
-            asked: Any = dict(zip(self.budgets, columns.T, strict=True)) if self._named else columns[:, 0]
-            costs = np.asarray(self.balance(asked), np.float64)  # type: ignore[misc]
-            if costs.shape != lengths.shape or not np.isfinite(costs).all():
-                found = f"a function that returned {costs.dtype} of shape {costs.shape} for {len(lengths):,} documents"
-                raise wrong_argument("balance", self.balance, "one that gives a finite cost for each", found=found)
+            costs = self._asked_costs(columns)
         return np.add.reduceat(costs, packs.edges[:-1]) if len(packs) else costs[:0]
+
+    def _asked_costs(self, sizes: Numbers) -> npt.NDArray[np.float64]:
+        """Returns what each document costs by the user's function."""
+        asked: Any = dict(zip(self.budgets, sizes.T, strict=True)) if self._named else sizes[:, 0]
+        costs = np.asarray(self.balance(asked), np.float64)  # type: ignore[operator, misc]
+        if costs.shape != (len(sizes),) or not np.isfinite(costs).all():
+            found = f"a function that returned {costs.dtype} of shape {costs.shape} for {len(sizes):,} documents"
+            raise wrong_argument("balance", self.balance, "one that gives a finite cost for each", found=found)
+        return costs
+
+    def _digest_of_costs(self) -> int:
+        """Returns a number by which a state tells the user's function from others: by what some documents cost."""
+        some = [np.asarray(column.lengths[:DOCUMENTS_ASKED], np.int64) for column in self._columns]
+        costs = self._asked_costs(np.minimum(np.array(some).T, self._most))
+        # Another machine may round in another way.
+        return digest_of(np.round(costs / np.abs(costs).max(initial=1e-300), 6) + 0.0)
 
     def _total(self, epoch: int) -> int:
         # Weights of sources may change: then it is how many there are as far as is known now.
@@ -342,7 +364,7 @@ class PackedBatchSampler(WindowedBatchSampler):
     def _identity(self) -> State:
         balance: Any = self.balance
         if callable(balance):
-            balance = "function"
+            balance = f"function {self._costs_digest}"
         plan = {"packs": self.packs, "fit": self.fit, "too_long": self.too_long, "balance": balance}
         sizes = {"budgets": dict(self.budgets), "rows": self.rows, "window_size": self.window, "digests": self._digests}
         if self._order is not None:

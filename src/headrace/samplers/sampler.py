@@ -85,7 +85,7 @@ class ElasticSampler(Sampler[Any]):
     def __init__(
         self, *, seed: int = 0, rank: int | None = None, world_size: int | None = None, uneven: Uneven = "pad"
     ) -> None:
-        self.seed = index(seed)
+        self.seed = whole("seed", seed)
         self.uneven = checked_uneven(uneven)
         self.epoch = 0
         self._rank = rank
@@ -161,7 +161,7 @@ class ElasticSampler(Sampler[Any]):
             >>> sampler = headrace.samplers.DistributedSampler(4)
             >>> sampler.set_epoch(1)
         """
-        self.epoch = index(epoch)
+        self.epoch = whole("epoch", epoch)
         self._start = None
         self._go_to(self._beginning())
 
@@ -193,7 +193,7 @@ class ElasticSampler(Sampler[Any]):
 
     def upcoming(self) -> Any:
         """Returns a checkpoint of where an iteration begins that is asked for now."""
-        return self.checkpoint()
+        return {"sampler": self.name, **self._identity(), "epoch": self.epoch, **self._upcoming()}
 
     def others_go_on(self, checkpoint: Any) -> bool:
         """Tells whether a rank that has nothing left behind a checkpoint is one short: other ranks have one more.
@@ -255,13 +255,15 @@ class ElasticSampler(Sampler[Any]):
         fix = "load it into a sampler made with the same arguments, or begin the epoch again"
         raise StateError.about(what, place=place, found=found, expected=expected, fix=fix)
 
-    def _begin(self) -> State:
+    def _upcoming(self) -> State:
         """Returns where an iteration begins that is asked for now."""
         if self._start is not None:
-            start = self._start
-        else:
-            start = self._beginning()
+            return self._start
+        return self._beginning()
 
+    def _begin(self) -> State:
+        """Begins an iteration, and returns where."""
+        start = self._upcoming()
         self._start = None
         self._go_to(start)
         return start
@@ -409,8 +411,7 @@ class PositionalSampler(ElasticSampler):
         return bool(state["position"] >= self.total)
 
     def upcoming(self) -> Any:
-        start = self._start or self._beginning()
-        return self._noted(self.epoch, (start["position"], 1, [0]))
+        return self._noted(self.epoch, (self._upcoming()["position"], 1, [0]))
 
     def state_before(self, epoch: int, position: int) -> State:
         """Returns the state in which all samples before a position of an epoch have come: for who plans ahead."""
@@ -460,6 +461,14 @@ def positive(name: str, value: Any) -> int:
     if (number := _whole(value)) is not None and number > 0:
         return number
     raise wrong_argument(name, value, "a whole number above 0")
+
+
+def whole(name: str, value: Any) -> int:
+    """Returns `value` if it is a whole number. Raises `UsageError` otherwise."""
+    try:
+        return index(value)
+    except TypeError:
+        raise wrong_argument(name, value, "a whole number") from None
 
 
 def _whole(value: Any) -> int | None:

@@ -6,6 +6,7 @@ All come from the generator that is passed in, in a fixed order, so that a strea
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -151,7 +152,8 @@ def checked_range(name: str, value: Range, lowest: float, highest: float = math.
 
 def checked_share(name: str, value: float) -> float:
     """Returns a probability; raises `UsageError` unless it lies in 0 to 1."""
-    if not 0 <= value <= 1:
+    is_number: bool = isinstance(value, Real)
+    if not is_number or not 0 <= value <= 1:
         raise UsageError.about(f"{name} is no probability", found=value, expected="0 to 1")
     return float(value)
 
