@@ -287,6 +287,20 @@ def test_bad_documents_are_left_out_and_counted_once(workers: int) -> None:
     assert plain(before + rest) == plain(whole)
 
 
+@pytest.mark.quick
+def test_a_document_without_tokens_is_a_bad_one() -> None:
+    class Some(headrace.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            for number in range(8):
+                yield {"text": "a"} if number == 5 else {"input_ids": np.full(4, number), "number": number}
+
+    with pytest.raises(SampleError, match=r"(?s)has no tokens.*'text'.*document number 5 "):
+        list(loader_of(headrace.PackedStream(Some(), 10)))
+    loader = loader_of(headrace.PackedStream(Some(), 10), on_error="skip")
+    assert tokens_of(list(loader)) == Counter({number: 4 for number in range(8) if number != 5})
+    assert loader.stats.bad_samples == 1
+
+
 def test_documents_that_are_too_long_are_an_error_left_out_or_cut(caplog: pytest.LogCaptureFixture) -> None:
     lengths = [5, 30, 7, 11]
     with pytest.raises(SampleError, match="longer than a pack may be") as caught:

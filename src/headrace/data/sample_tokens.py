@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.core.errors import UsageError
+from headrace.core.errors import SampleError, UsageError
 from headrace.packing.columns import TOKENS
 
 
@@ -13,21 +13,31 @@ def tokens_of(sample: Any, length: Callable[[Any], int] | None, place: str) -> i
     """Returns the number of tokens of a sample.
 
     length: tells it; None: it is the length of the sample's `input_ids`, or of the sample. place: what was called, for
-    errors. Raises `UsageError` if there is no such number.
+    errors. Raises `UsageError` if there is no such number, `SampleError` for a sample that lacks `input_ids`.
     """
+    measured = sample
+    if length is None and isinstance(sample, Mapping):
+        measured = _tokens_in(sample, place)
     try:
-        if length is not None:
-            tokens: Any = length(sample)
-        elif isinstance(sample, Mapping) and TOKENS in sample:
-            tokens = len(sample[TOKENS])
-        else:
-            tokens = len(sample)
+        tokens: Any = len(measured) if length is None else length(sample)
         is_count = 0 <= float(tokens) < float("inf")
     except (TypeError, ValueError) as error:
         raise _no_length(f"a {type(sample).__name__}: {error}", place) from error
     if not is_count:
         raise _no_length(f"a length of {tokens!r}", place)
     return tokens  # type: ignore[no-any-return]
+
+
+def _tokens_in(sample: Mapping[Any, Any], place: str) -> Any:
+    if TOKENS in sample:
+        return sample[TOKENS]
+    raise SampleError.about(
+        "a sample has no tokens",
+        place=place,
+        found=f"a sample with {', '.join(map(repr, sample)) or 'nothing'}",
+        expected=f"{TOKENS!r}, whole numbers in one dimension",
+        fix=f"call the column of tokens {TOKENS!r}, or give length=, a function that takes a sample",
+    )
 
 
 def _no_length(found: str, place: str) -> UsageError:
