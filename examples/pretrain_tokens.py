@@ -67,7 +67,8 @@ def loader_of(documents: Documents, args: argparse.Namespace) -> headrace.DataLo
     )
     # Places are cut and padded as the tokens are.
     collate = functools.partial(headrace.collate_packed, per_token=["places"])
-    return headrace.DataLoader(documents, batch_sampler=sampler, collate_fn=collate, num_workers=args.workers)
+    # With seed= on the loader, too, each epoch has another order.
+    return headrace.DataLoader(documents, batch_sampler=sampler, collate_fn=collate, num_workers=args.workers, seed=0)
 
 
 class Model(nn.Module):
