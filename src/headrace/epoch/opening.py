@@ -16,6 +16,7 @@ from headrace.core.randomness.rng import GlobalStates, global_states
 from headrace.core.torch_internals import draw_shared_seed
 from headrace.epoch.deferral import Deferral, Moved
 from headrace.epoch.draws import (
+    announce,
     checkpoint_of,
     dealing_of,
     drawing_from,
@@ -223,11 +224,18 @@ class Opening:
             if drawn_from is not None:
                 self._redraw(drawn_from, draws.now.replace("i", ""), resume["batches"])
             sampler.load_state_dict(resume["sampler"])
+            if not resume["batches"]:
+                self._announce_another(sampler)
             self.indices = begin_indices(self.spec)
         elif drawn_from is not None:
             self._redraw(drawn_from, draws.now, resume["batches"])
         elif resume["batches"]:
             self.indices = islice(self.indices, resume["batches"], None)
+
+    def _announce_another(self, sampler: Any) -> None:
+        """Tells a sampler the number that was set behind a state from before the first batch, if it is another one."""
+        if isinstance(sampler, ElasticSampler) and sampler.epoch != self.terms.told:
+            announce(self.spec.index_sampler, self.terms)
 
     # -- iterable datasets ---------------------------------------------------------------------------------------------
 

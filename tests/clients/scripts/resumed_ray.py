@@ -66,7 +66,7 @@ def train(asked_for: dict[str, Any]) -> None:
 if __name__ == "__main__":
     folder, stop, begun, batch_size = asked()
     ranks = GLOBAL_BATCH // batch_size
-    ray.init(num_cpus=ranks + 1, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=ranks + 1, include_dashboard=False, log_to_driver=False)
     trainer = TorchTrainer(
         train, train_loop_config={"folder": folder, "stop": stop, "begun": begun, "batch_size": batch_size},
         scaling_config=ScalingConfig(num_workers=ranks), run_config=RunConfig(storage_path=f"{folder}/ray"),
