@@ -201,10 +201,10 @@ def changing(index_sampler: object) -> ElasticSampler | None:
     return None
 
 
-def state_before_first_epoch(index_sampler: object) -> Any:
-    """Returns the state of a sampler of headrace, which holds what was set or changed; None for others."""
-    sampler = resumable(index_sampler)
-    if not isinstance(sampler, ElasticSampler):
+def state_of_changed(index_sampler: object) -> Any:
+    """Returns the state of a sampler whose order was changed before its first epoch; None: nothing was changed."""
+    sampler = changing(index_sampler)
+    if sampler is None or not sampler.changes:
         return None
     return sampler.state_at(sampler.upcoming())
 

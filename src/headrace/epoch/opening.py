@@ -16,7 +16,7 @@ from headrace.core.randomness.rng import GlobalStates, global_states
 from headrace.core.torch_internals import draw_shared_seed
 from headrace.epoch.deferral import Deferral, Moved
 from headrace.epoch.draws import (
-    announce,
+    changing,
     checkpoint_of,
     dealing_of,
     drawing_from,
@@ -145,8 +145,8 @@ class Opening:
             progress.deferral = Deferral(start.moved, allowed=spec.defers, batched=spec.batched)
 
         indices = self._map_indices(progress, start.offset, ahead)
-        # A state that is taken before the first batch holds what was set or changed before it, too.
-        if isinstance(sampler, ElasticSampler):
+        # A state that is taken before the first batch holds what was changed before it, too.
+        if changing(spec.index_sampler) is not None:
             progress.reached = (progress.batches, progress.samples, sampler.upcoming())
 
         record = EpochRecord(
@@ -224,18 +224,11 @@ class Opening:
             if drawn_from is not None:
                 self._redraw(drawn_from, draws.now.replace("i", ""), resume["batches"])
             sampler.load_state_dict(resume["sampler"])
-            if not resume["batches"]:
-                self._announce_another(sampler)
             self.indices = begin_indices(self.spec)
         elif drawn_from is not None:
             self._redraw(drawn_from, draws.now, resume["batches"])
         elif resume["batches"]:
             self.indices = islice(self.indices, resume["batches"], None)
-
-    def _announce_another(self, sampler: Any) -> None:
-        """Tells a sampler the number that was set behind a state from before the first batch, if it is another one."""
-        if isinstance(sampler, ElasticSampler) and sampler.epoch != self.terms.told:
-            announce(self.spec.index_sampler, self.terms)
 
     # -- iterable datasets ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.core.missing_state import MissingState, state_of
 from headrace.core.protocols import is_stateful, says_yes
-from headrace.epoch.draws import pattern_of_draws, random_state, resumable, state_before_first_epoch
+from headrace.epoch.draws import pattern_of_draws, random_state, resumable, state_of_changed
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.record import Terms, blank
 from headrace.epoch.snapshot import Snapshot
@@ -52,4 +52,4 @@ def state_before_any_epoch(
     sampler = loader._index_sampler
     elastic = says_yes(resumable(sampler), "elastic", otherwise=shards)
     draws = pattern_of_draws(loader.dataset, workers=workers, persistent=loader.persistent_workers)
-    return blank(terms, origin, draws, elastic=elastic, sampler=state_before_first_epoch(sampler))
+    return blank(terms, origin, draws, elastic=elastic, sampler=state_of_changed(sampler))

@@ -189,9 +189,6 @@ class PackedBatchSampler(WindowedBatchSampler):
     def _reached(self) -> State:
         return self._with_order(super()._reached())
 
-    def _upcoming(self) -> State:
-        return self._with_order(super()._upcoming())
-
     def _with_order(self, place: State) -> State:
         """Returns a place with the state of the sampler that orders the documents."""
         if self._order is None or "order" in place:

@@ -193,7 +193,7 @@ class ElasticSampler(Sampler[Any]):
 
     def upcoming(self) -> Any:
         """Returns a checkpoint of where an iteration begins that is asked for now."""
-        return {"sampler": self.name, **self._identity(), "epoch": self.epoch, **self._upcoming()}
+        return self.checkpoint()
 
     def others_go_on(self, checkpoint: Any) -> bool:
         """Tells whether a rank that has nothing left behind a checkpoint is one short: other ranks have one more.
