@@ -15,11 +15,12 @@ def tokens_of(sample: Any, length: Callable[[Any], int] | None, place: str) -> i
     length: tells it; None: it is the length of the sample's `input_ids`, or of the sample. place: what was called, for
     errors. Raises `UsageError` if there is no such number, `SampleError` for a sample that lacks `input_ids`.
     """
-    measured = sample
-    if length is None and isinstance(sample, Mapping):
-        measured = _tokens_in(sample, place)
+    if length is None:
+        length = len
+        if isinstance(sample, Mapping):
+            sample = _tokens_in(sample, place)
     try:
-        tokens: Any = len(measured) if length is None else length(sample)
+        tokens: Any = length(sample)
         is_count = 0 <= float(tokens) < float("inf")
     except (TypeError, ValueError) as error:
         raise _no_length(f"a {type(sample).__name__}: {error}", place) from error

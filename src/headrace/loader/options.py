@@ -303,9 +303,12 @@ def seeds_of(
 
     moves_samples: whether workers come and go, so that which of them loads a sample depends on timing.
     """
-    asked = None if seed is None else int(seed)
+    asked = seed
+    if asked is not None:
+        asked = int(asked)
+
     chosen = asked
-    if asked is None and (shard is not None or moves_samples or is_live(dataset)):
+    if chosen is None and (shard is not None or moves_samples or is_live(dataset)):
         chosen = 0
     counts = chosen is not None
     if chosen is None and isinstance(batch_sampler, PackedBatchSampler) and batch_sampler.fit == "split":

@@ -127,7 +127,9 @@ class PackedBatchSampler(WindowedBatchSampler):
         if isinstance(order, MixtureSampler):
             order.is_planned_for(self)
         self._digests = [digest_of_lengths(column.lengths) for column in self._columns]
-        self._costs_digest = self._digest_of_costs() if callable(balance) and self._samples else 0
+        self._costs_digest = 0
+        if callable(balance) and self._samples:
+            self._costs_digest = self._digest_of_costs()
         self.rows = [int(self._most[0])]
         """The lengths to which packs are padded, in tokens, ascending."""
         if positive("shapes", shapes) > 1 and self._samples:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -150,9 +150,9 @@ def checked_range(name: str, value: Range, lowest: float, highest: float = math.
     return low, high
 
 
-def checked_share(name: str, value: float) -> float:
+def checked_share(name: str, value: Any) -> float:
     """Returns a probability; raises `UsageError` unless it lies in 0 to 1."""
-    is_number: bool = isinstance(value, Real)
+    is_number = isinstance(value, Real)
     if not is_number or not 0 <= value <= 1:
         raise UsageError.about(f"{name} is no probability", found=value, expected="0 to 1")
     return float(value)
