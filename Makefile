@@ -13,7 +13,8 @@ MATRIX_TESTS := \
 	tests/conformance/test_collate.py tests/conformance/test_hooks.py \
 	tests/conformance/test_iterable.py tests/conformance/test_pinning.py tests/conformance/test_start_methods.py \
 	tests/conformance/test_validation.py tests/conformance/test_workers.py \
-	tests/workers/test_threads.py tests/samplers/test_packed.py tests/data/test_packed_stream.py \
+	tests/workers/test_threads.py tests/samplers/test_packed.py tests/samplers/test_packed_mixtures.py \
+	tests/data/test_packed_stream.py \
 	tests/batches/test_collate_packed.py tests/transforms/test_tokenization.py \
 	tests/epoch/test_stateful.py tests/epoch/test_epochs_after.py tests/epoch/test_hugging_face_streams.py \
 	tests/data/test_stream.py tests/data/formats/test_round_trip.py tests/data/formats/test_other_libraries.py \

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
 import headrace
-from headrace.core.errors import StateError, UsageError
+from headrace.core.errors import SampleError, StateError, UsageError
 
 some_weights = st.lists(st.integers(0, 5), min_size=2, max_size=4).filter(any)
 
@@ -142,16 +142,18 @@ def test_samples_are_as_long_as_length_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "length", "found"),
-    [(3, None, "a int: object of type 'int'"), ([1], lambda _: -1, "a length of -1"), ([1], lambda _: "x", "a list")],
+    ("sample", "length", "error", "found"),
+    [
+        (3, None, SampleError, "a int: object of type 'int'"),
+        ({"input_ids": None}, None, SampleError, "a NoneType: object of type 'NoneType'"),
+        ([1], lambda sample: len(sample[0]), SampleError, "a list: object of type 'int'"),
+        ([1], lambda _: -1, UsageError, "a length of -1"),
+        ([1], lambda _: "x", UsageError, "a length of 'x'"),
+    ],
 )
-def test_a_sample_without_a_length_is_an_error(sample: Any, length: Any, found: str) -> None:
+def test_a_sample_without_a_length_is_an_error(sample: Any, length: Any, error: Any, found: str) -> None:
     mixed = headrace.mix([[sample]], [1], unit="tokens", length=length)
-    if length is not None and isinstance(length(sample), str):
-        with pytest.raises(ValueError, match="could not convert"):
-            next(iter(mixed))
-        return
-    with pytest.raises(UsageError, match=r"headrace\.mix\(length=\)") as caught:
+    with pytest.raises(error, match=r"headrace\.mix\(length=\)") as caught:
         next(iter(mixed))
     assert found in str(caught.value)
 

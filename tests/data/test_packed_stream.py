@@ -287,14 +287,17 @@ def test_bad_documents_are_left_out_and_counted_once(workers: int) -> None:
     assert plain(before + rest) == plain(whole)
 
 
+@pytest.mark.parametrize(
+    "bad, said", [({"text": "a"}, "has no tokens.*'text'"), ({"input_ids": None}, "has no length.*a NoneType")]
+)
 @pytest.mark.quick
-def test_a_document_without_tokens_is_a_bad_one() -> None:
+def test_a_document_without_tokens_is_a_bad_one(bad: Any, said: str) -> None:
     class Some(headrace.IterableDataset[Any]):
         def __iter__(self) -> Any:
             for number in range(8):
-                yield {"text": "a"} if number == 5 else {"input_ids": np.full(4, number), "number": number}
+                yield bad if number == 5 else {"input_ids": np.full(4, number), "number": number}
 
-    with pytest.raises(SampleError, match=r"(?s)has no tokens.*'text'.*document number 5 "):
+    with pytest.raises(SampleError, match=rf"(?s){said}.*document number 5 "):
         list(loader_of(headrace.PackedStream(Some(), 10)))
     loader = loader_of(headrace.PackedStream(Some(), 10), on_error="skip")
     assert tokens_of(list(loader)) == Counter({number: 4 for number in range(8) if number != 5})

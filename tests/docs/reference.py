@@ -36,7 +36,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "Blobs": {"pin_memory"},
     "Block": {"place_of", "numbered", "only"},
     "BlockShuffleSampler": {"keys_at"},
-    "WindowedBatchSampler": {"follow"},
+    "WindowedBatchSampler": {"follow", "nothing_left"},
     "ChatTemplate": {"fingerprint"},
     "ClassBalancedSampler": {"keys_at"},
     "AskedArguments": {"check_worker_number_rationality"},
@@ -46,7 +46,8 @@ OF_HEADRACE: dict[str, set[str]] = {
     "DataLoader": {"recorder"},
     "DecodeJpegs": {"forward", "extra_repr"},
     "ElasticSampler": {
-        "adopt_world", "begin_change", "check_state", "checkpoint", "follow", "others_go_on", "state_at", "upcoming",
+        "adopt_world", "begin_change", "check_state", "checkpoint", "follow", "nothing_left", "order_key",
+        "others_go_on", "state_at", "upcoming",
     },
     "EvalImages": {"into"},
     "FaultyStream": {"meet"},
@@ -60,7 +61,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "LogDataset": {"commit", "endless", "live_sampler", "path_of_sample"},
     "MixtureSampler": {
         "begin_change", "check_state", "checkpoint", "follow", "is_planned_for", "keys_at", "load_state_dict",
-        "set_epoch", "state_at",
+        "set_epoch", "state_at", "upcoming",
     },
     "MixedStream": {"encoded", "lies_elsewhere", "set_epoch"},
     "Observed": {"recorder"},

@@ -35,8 +35,8 @@ DATA = list(range(1000))
 def test_candidates_are_few_within_the_data_and_the_same_each_time(
     size: int, seed: int, position: int, batch: list[int]
 ) -> None:
-    first = list(Replacements(size).candidates(seed, 0, position, batch=batch))
-    assert first == list(Replacements(size).candidates(seed, 0, position, batch=batch))
+    first = list(Replacements(size).candidates(0, seed, 0, position, batch=batch))
+    assert first == list(Replacements(size).candidates(0, seed, 0, position, batch=batch))
     assert len(first) <= TRIES
     assert all(0 <= key < size for key in first)
     if size > 4 * len(batch):
@@ -45,17 +45,17 @@ def test_candidates_are_few_within_the_data_and_the_same_each_time(
 
 def test_no_sample_is_favoured_and_no_neighbour_comes_again_and_again() -> None:
     replacements = Replacements(20)
-    drawn = Counter(next(replacements.candidates(0, 0, position, batch=[])) for position in range(20_000))
+    drawn = Counter(next(replacements.candidates(0, 0, 0, position, batch=[])) for position in range(20_000))
     assert set(drawn) == set(range(20))
     assert max(drawn.values()) < 1.2 * 1000
     assert min(drawn.values()) > 0.8 * 1000
-    offsets = Counter((next(Replacements(1000).candidates(0, 0, key, batch=[])) - key) % 1000 for key in range(1000))
+    offsets = Counter((next(Replacements(1000).candidates(0, 0, 0, key, batch=[])) - key) % 1000 for key in range(1000))
     assert max(offsets.values()) < 15
 
 
 def test_without_a_population_each_key_of_the_batch_comes_once() -> None:
-    assert sorted(Replacements().candidates(0, 0, 1, batch=["a", "b", "c"])) == ["a", "b", "c"]
-    assert list(Replacements().candidates(0, 0, 1, batch=[])) == []
+    assert sorted(Replacements().candidates(0, 0, 0, 1, batch=["a", "b", "c"])) == ["a", "b", "c"]
+    assert list(Replacements().candidates(0, 0, 0, 1, batch=[])) == []
 
 
 @pytest.mark.thorough
@@ -75,11 +75,23 @@ def test_without_a_population_each_key_of_the_batch_comes_once() -> None:
 def test_the_population_is_what_the_sampler_draws_from(sampler: Any, expected: Any) -> None:
     for index_sampler in (sampler, BatchSampler(sampler, 4, drop_last=False)):
         replacements = replacements_of(index_sampler, DATA)
-        drawn = {key for position in range(3000) for key in replacements.candidates(position, batch=[])}
+        drawn = {key for position in range(3000) for key in replacements.candidates(0, position, batch=[])}
         assert drawn == (set(expected) if expected is not None else set())
 
 
 def test_excluded_samples_are_no_spares() -> None:
     replacements = replacements_of(SequentialSampler(DATA), DATA, np.array([1, 2, 3]))
-    drawn = {key for position in range(3000) for key in replacements.candidates(position, batch=[])}
+    drawn = {key for position in range(3000) for key in replacements.candidates(0, position, batch=[])}
     assert drawn == set(DATA) - {1, 2, 3}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_bad_in_a_mixture_is_replaced_from_its_source(packed: bool) -> None:
+    sampler: Any = headrace.samplers.MixtureSampler([300, 0, 700], [1, 0, 5])
+    if packed:
+        sampler = headrace.samplers.PackedBatchSampler([1] * 1000, 8, order=sampler)
+    replacements = replacements_of(sampler, DATA)
+    for bad, source in ((0, range(300)), (299, range(300)), (300, range(300, 1000)), (999, range(300, 1000))):
+        drawn = {key for position in range(500) for key in replacements.candidates(bad, position, batch=[])}
+        assert drawn == set(source)
+    assert list(replacements.candidates(5, 0, batch=[5, 800]))[TRIES:] in ([5, 800], [800, 5])

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from headrace import DataLoader, Shard
 from headrace.core.errors import RanksDifferError
-from headrace.samplers import DistributedSampler
+from headrace.samplers import DistributedSampler, PackedBatchSampler
 
 SHORT, LONG = 40, 48
 
@@ -37,6 +37,9 @@ def main(rank: int, store: str, kind: str) -> None:
     elif kind == "keep":
         sampler = DistributedSampler(SHORT + 1, uneven="keep", shuffle=False)
         loader = DataLoader(list(range(SHORT + 1)), batch_size=4, sampler=sampler)
+    elif kind in ("packs", "other packs"):
+        packs = PackedBatchSampler([3] * SHORT, 8, seed=rank if kind == "other packs" else 0)
+        loader = DataLoader(list(range(SHORT)), batch_sampler=packs)
     elif kind == "equal":
         loader = DataLoader(list(range(SHORT)), batch_size=4)
     elif kind == "portion":

@@ -76,6 +76,23 @@ def test_equal_ranks_are_left_alone() -> None:
     second.ends(5)
 
 
+def test_ranks_whose_orders_differ_are_named_and_no_batch_is_posted() -> None:
+    first, second = watches()
+    first.begin(None, "PackedBatchSampler, epoch 0")
+    with pytest.raises(RanksDifferError, match="epoch 0 on rank 0, PackedBatchSampler, epoch 1 on rank 1"):
+        second.begin(None, "PackedBatchSampler, epoch 1")
+    first.delivers(1)
+    with pytest.raises(RanksDifferError, match="epoch 1 on rank 1, PackedBatchSampler, epoch 0 on rank 0"):
+        first.delivers(2)
+
+    first, second = watches()
+    for watch in (first, second):
+        watch.begin(None, "PackedBatchSampler, epoch 0")
+    for count in range(1, 4):
+        first.delivers(count)
+    second.ends(2)
+
+
 def test_a_warning_comes_once() -> None:
     first, second = watches(strict=False)
     first.begin(10)
@@ -94,7 +111,9 @@ def test_a_warning_comes_once() -> None:
         pytest.param("replica", ["RanksDifferError", "one model replica"], marks=pytest.mark.stress),
         pytest.param("map", ["rank 0: 10, rank 1: 12"], marks=pytest.mark.stress),
         ("stream", ["rank 0 has ended after 10 batches, rank 1 goes on"]),
+        ("other packs", ["the samplers of the ranks do not belong together", "PackedBatchSampler, epoch 0, arguments"]),
         ("equal", []),
+        ("packs", []),
         pytest.param("dealt", [], marks=pytest.mark.stress),
         pytest.param("keep", [], marks=pytest.mark.stress),
         pytest.param("portion", [], marks=pytest.mark.stress),
@@ -115,4 +134,5 @@ def test_in_a_process_group(kind: str, expected: list[str], tmp_path: Path) -> N
     if kind not in ("auto", "replica"):  # one rank ends with the error, and the other's barrier with one of its own
         assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert all(text in said for text in expected), said
-    assert ("different numbers" in said) == (bool(expected) and kind != "replica")
+    assert ("different numbers" in said) == (bool(expected) and kind not in ("replica", "other packs"))
+    assert ("belong together" in said) == (kind == "other packs")

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace
 from headrace.core.errors import UsageError
 from headrace.samplers import MixtureSampler
 from tests.samplers.makers import ALONE, dealt
@@ -208,3 +209,17 @@ def test_refused_weights_change_nothing() -> None:
 def test_a_source_without_a_length_is_refused() -> None:
     with pytest.raises(UsageError, match="a dataset with a length"):
         MixtureSampler([object()], [1])  # type: ignore[list-item]
+
+
+def test_a_state_before_the_first_batch_of_a_second_pass_has_it_ask_again() -> None:
+    def made() -> Any:
+        sampler = MixtureSampler([500, 300], lambda count: [1, 2 + count % 3], 100, window=7, **ALONE)
+        return headrace.DataLoader(range(800), batch_size=None, sampler=sampler)  # type: ignore[arg-type]
+
+    loader = made()
+    assert len(list(loader)) == 100
+    iterator = iter(loader)
+    state = loader.state_dict()
+    again = made()
+    again.load_state_dict(state)
+    assert list(again) == list(iterator)

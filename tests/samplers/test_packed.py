@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace
 from headrace.core.errors import StateError, UsageError
-from headrace.samplers import DistributedSampler, MixtureSampler, PackedBatch, PackedBatchSampler
+from headrace.samplers import PackedBatch, PackedBatchSampler
 from headrace.samplers.packed_batch import with_others
 from headrace.samplers.windowed import shuffled_in_groups
 from tests.samplers.makers import ALONE
@@ -325,6 +323,16 @@ def test_a_state_tells_functions_by_their_costs() -> None:
             other.load_state_dict(state)
 
 
+def test_functions_are_told_apart_by_all_documents_also_if_the_first_are_alike() -> None:
+    lengths = np.append(np.full(3000, 8), np.arange(8, 250))
+    first, other = (
+        PackedBatchSampler(lengths, 256, balance=lambda some, power=power: (some / 8.0) ** power, **ALONE)
+        for power in (1.5, 3.0)
+    )
+    with pytest.raises(StateError, match="belongs to another sampler"):
+        other.load_state_dict(first.state_dict())
+
+
 def test_a_function_that_gives_no_cost_for_each_document_is_an_error() -> None:
     with pytest.raises(UsageError, match="balance"):
         list(PackedBatchSampler([3, 4], 8, balance=lambda lengths: lengths.sum(), **ALONE))
@@ -332,164 +340,22 @@ def test_a_function_that_gives_no_cost_for_each_document_is_an_error() -> None:
         list(PackedBatchSampler([3, 4], 8, balance=lambda lengths: lengths * float("nan"), **ALONE))
 
 
-WEB, CODE = LENGTHS[:3000], LENGTHS[3000:]
+def test_a_loader_plans_no_more_windows_than_it_reads() -> None:
+    class Counting(PackedBatchSampler):
+        planned = 0
 
+        def _plan(self, *arguments: Any) -> Any:
+            self.planned += 1
+            return super()._plan(*arguments)
 
-def mixed(weights: Any, **options: Any) -> PackedBatchSampler:
-    mixture = MixtureSampler({"web": len(WEB), "code": len(CODE)}, weights, 4000, **options, **ALONE)
-    return PackedBatchSampler(LENGTHS, 256, order=mixture, window=500, **ALONE)
-
-
-def keys_of(batches: list[Any]) -> list[int]:
-    return [key for batch in batches for key in batch]
-
-
-def test_a_mixture_orders_the_documents_that_are_packed() -> None:
-    mixture = MixtureSampler([len(WEB), len(CODE)], [1, 3], 4000, **ALONE)
-    keys = keys_of(list(PackedBatchSampler(LENGTHS, 256, order=mixture, **ALONE)))
-    assert sorted(keys) == sorted(mixture)
-    assert sum(key >= len(WEB) for key in keys) == pytest.approx(3000, abs=8)
-
-
-def test_shares_of_tokens_are_those_of_the_packs() -> None:
-    sampler = mixed({"web": 1, "code": 1}, unit="tokens", lengths={"web": WEB * 1, "code": CODE})
-    tokens = [0, 0]
-    for batch in sampler:
-        for pack in batch.packs:
-            for key, start, stop in pack:
-                tokens[key >= len(WEB)] += stop - start
-    assert tokens[0] / sum(tokens) == pytest.approx(0.5, abs=0.02)
-
-
-def test_a_schedule_holds_from_its_counts_on() -> None:
-    batches = list(mixed({0: {"web": 1, "code": 0}, 2000: {"web": 0, "code": 1}}))
-    keys = keys_of(batches)
-    assert all(key < len(WEB) for key in keys[:2000])
-    assert all(key >= len(WEB) for key in keys[2000:])
-
-
-def test_weights_of_a_file_are_asked_for_each_window_and_a_resume_repeats_them(tmp_path: Path) -> None:
-    path = tmp_path / "weights.json"
-    path.write_text("[1, 0]")
-    sampler = mixed(path)
-    whole = []
-    states = []
-    for number, batch in enumerate(sampler):
-        if number == 20:
-            path.write_text("[0, 1]")
-        whole.append(batch.packs)
-        states.append(sampler.state_dict())
-    kinds = {key >= len(WEB) for key in keys_of(list(map(keys_in, whole)))}
-    assert kinds == {True, False}
-
-    # In the window that was begun with other weights than the file has now.
-    path.write_text("[1, 1]")
-    again = mixed(path)
-    again.load_state_dict(json.loads(json.dumps(states[20])))
-    window = states[20]["window"]
-    rest = [batch.packs for batch, state in following(again) if state["window"] == window]
-    assert rest
-    assert (
-        rest == [packs for packs, state in zip(whole, states, strict=True) if state["window"] == window][-len(rest) :]
-    )
-
-
-def keys_in(packs: list[list[tuple[int, int, int]]]) -> list[int]:
-    return [key for pack in packs for key, _, _ in pack]
-
-
-def following(sampler: PackedBatchSampler) -> Iterator[tuple[PackedBatch, dict[str, Any]]]:
-    for batch in sampler:
-        yield batch, sampler.state_dict()
-
-
-@pytest.mark.parametrize("ranks", [8, 2])
-@pytest.mark.quick
-def test_ranks_and_resumes_get_the_same_packs_of_a_mixture(ranks: int) -> None:
-    def made(rank: int, size: int) -> PackedBatchSampler:
-        mixture = MixtureSampler([len(WEB), len(CODE)], {0: [1, 1], 1700: [1, 9]}, 4000)
-        return PackedBatchSampler(LENGTHS, 256, order=mixture, window=600, rank=rank, world_size=size, uneven="drop")
-
-    alone = [batch.packs for batch in made(0, 1)]
-    samplers = [made(rank, ranks) for rank in range(ranks)]
-    steps = list(zip(*samplers, strict=True))
-    assert [batch.packs for step in steps for batch in step] == alone[: len(alone) // ranks * ranks]
-
-    sampler = made(0, 1)
-    iterator = iter(sampler)
-    for _ in range(45):
-        next(iterator)
-    again = made(0, 1)
-    again.load_state_dict(sampler.state_dict())
-    assert [batch.packs for batch in again] == alone[45:]
-
-
-def growing(count: int) -> list[int]:
-    """Weights that are asked for, and change."""
-    return [9, 1] if count < 1200 else [1, 1]
-
-
-def asked(rank: int, size: int, **options: Any) -> PackedBatchSampler:
-    mixture = MixtureSampler([len(WEB), len(CODE)], growing, 4000)
-    return PackedBatchSampler(LENGTHS, 256, order=mixture, window=600, rank=rank, world_size=size, **options)
-
-
-@pytest.mark.parametrize("ranks", [8, 3, 2])
-@pytest.mark.quick
-def test_ranks_that_pad_do_not_part_where_weights_are_asked_for(ranks: int) -> None:
-    samplers = [asked(rank, ranks) for rank in range(ranks)]
-    alone = asked(0, 1)
-    for epoch in range(3):
-        for sampler in [*samplers, alone]:
-            sampler.set_epoch(epoch)
-        steps = list(zip(*samplers, strict=True))
-        whole = [batch.packs for batch in alone]
-        assert [batch.packs for step in steps for batch in step][: len(whole)] == whole
-
-
-def test_a_state_before_the_first_batch_brings_along_what_came_in_other_epochs() -> None:
-    sampler = asked(0, 1)
+    lengths = np.broadcast_to(np.int32(100), 50_000)
+    sampler = Counting(lengths, 1000, window=1000, **ALONE)
+    loader = headrace.DataLoader(range(50_000), batch_sampler=sampler, collate_fn=list)  # type: ignore[arg-type]
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        assert sum(1 for _ in sampler) > 100
-    sampler.set_epoch(2)
-    again = asked(0, 1)
-    again.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
-    assert [batch.packs for batch in again] == [batch.packs for batch in sampler]
-
-
-def test_a_mixture_counts_what_was_planned() -> None:
-    mixture = MixtureSampler([len(WEB), len(CODE)], [1, 3], 4000, **ALONE)
-    sampler = PackedBatchSampler(LENGTHS, 256, order=mixture, window=600, **ALONE)
-    batches = iter(sampler)
-    seen: list[int] = []
-    while len(seen) < 2000:
-        seen += next(batches)
-    assert len(seen) % 600
-    assert sum(count.samples for count in mixture.stats().values()) == -(-len(seen) // 600) * 600
-    for _ in batches:
-        pass
-    assert sum(count.samples for count in mixture.stats().values()) == 4000
-
-
-def test_shapes_are_the_same_whatever_a_mixture_is_told() -> None:
-    shapes = []
-    for weights in ([1, 0], [0, 1]):
-        mixture = MixtureSampler([len(WEB), len(CODE)], lambda count, weights=weights: weights, 4000, **ALONE)
-        shapes.append(PackedBatchSampler(LENGTHS, 256, order=mixture, window=40, shapes=3, **ALONE).rows)
-    assert shapes[0] == shapes[1]
-
-
-def test_weights_of_a_mixture_that_is_packed_cannot_be_set() -> None:
-    mixture = MixtureSampler([2, 2], [1, 1], **ALONE)
-    PackedBatchSampler([1, 2, 3, 4], 8, order=mixture, **ALONE)
-    with pytest.raises(UsageError, match="planned ahead"):
-        mixture.set_weights([1, 2])
-
-
-@pytest.mark.parametrize("order, said", [(range(4), "a range"), (DistributedSampler(3), "3 samples, and 4 lengths")])
-@pytest.mark.quick
-def test_what_cannot_order_documents_is_an_error(order: Any, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        PackedBatchSampler([1, 2, 3, 4], 8, order=order)
-    assert said in str(caught.value)
+        batches = iter(loader)
+        for _ in range(150):
+            assert len(next(batches)) == 10
+        loader.load_state_dict(loader.state_dict())
+        assert len(next(iter(loader))) == 10
+    assert sampler.planned == 2 * 3

@@ -190,15 +190,17 @@ class GuardedFetcher:
 
         words = (self._handler.seed, self._handler.epoch, number, stage_word)
         others = [key for key in keys if key != entry.key]
+        last_resort: Sequence[Any] = self._latest
         if policy.replacements.size:
             last_resort = []
-        else:
-            last_resort = self._latest
+            # Parts of a bad document come in several batches. One document takes the place of all of them.
+            if self._packs is not None:
+                others = []
 
         if isinstance(entry.key, SpanKey):
             candidates: Iterator[Any] = of_its_span(entry.key, *words, batch=others)
         else:
-            candidates = policy.replacements.candidates(*words, batch=others)
+            candidates = policy.replacements.candidates(entry.key, *words, batch=others)
 
         for key in chain(candidates, last_resort):
             tried += 1

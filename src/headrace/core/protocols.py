@@ -207,6 +207,15 @@ class DealsSamples(Protocol):
     takes_all_alike: bool
     """Whether it takes each sample of the dataset equally often: a bad one may then be replaced by any other."""
 
+    source_edges: Any
+    """Of a mixture: where its sources begin among the keys, and the last one ends, int64 [sources + 1].
+
+    A bad sample is replaced by another one of its source. None: it is no mixture.
+    """
+
+    length_takes_long: bool
+    """Whether `len()` makes the order of the whole epoch: the loader then does not ask for it."""
+
     samples_of_dataset: int
     """How many samples the dataset must have; compared when the loader is made."""
 

@@ -13,7 +13,7 @@ def tokens_of(sample: Any, length: Callable[[Any], int] | None, place: str) -> i
     """Returns the number of tokens of a sample.
 
     length: tells it; None: it is the length of the sample's `input_ids`, or of the sample. place: what was called, for
-    errors. Raises `UsageError` if there is no such number, `SampleError` for a sample that lacks `input_ids`.
+    errors. Raises `SampleError` for a sample without a length, `UsageError` if `length` returns no number of tokens.
     """
     if length is None:
         length = len
@@ -21,11 +21,22 @@ def tokens_of(sample: Any, length: Callable[[Any], int] | None, place: str) -> i
             sample = _tokens_in(sample, place)
     try:
         tokens: Any = length(sample)
-        is_count = 0 <= float(tokens) < float("inf")
     except (TypeError, ValueError) as error:
-        raise _no_length(f"a {type(sample).__name__}: {error}", place) from error
-    if not is_count:
-        raise _no_length(f"a length of {tokens!r}", place)
+        raise SampleError.about(
+            "a sample has no length",
+            place=place,
+            found=f"a {type(sample).__name__}: {error}",
+            expected=f"a sample with a part {TOKENS!r} that has a length, or with a length of its own",
+            fix="give length=, a function that takes a sample and returns its number of tokens, from 0 up",
+        ) from error
+    if not _is_count(tokens):
+        raise UsageError.about(
+            "cannot tell how many tokens a sample has",
+            place=place,
+            found=f"a length of {tokens!r}",
+            expected="a number of tokens, from 0 up",
+            fix="let the function length= return that",
+        )
     return tokens  # type: ignore[no-any-return]
 
 
@@ -41,11 +52,8 @@ def _tokens_in(sample: Mapping[Any, Any], place: str) -> Any:
     )
 
 
-def _no_length(found: str, place: str) -> UsageError:
-    return UsageError.about(
-        "cannot tell how many tokens a sample has",
-        place=place,
-        found=found,
-        expected=f"samples with a part {TOKENS!r} that has a length, or with a length of their own",
-        fix="give length=, a function that takes a sample and returns its number of tokens, from 0 up",
-    )
+def _is_count(tokens: Any) -> bool:
+    try:
+        return 0 <= float(tokens) < float("inf")
+    except (TypeError, ValueError):
+        return False

@@ -122,7 +122,7 @@ class Epoch:
             base_seed=self._seeds.base,
             shared_seed=self._seeds.of_pipes,
             replicas=self.record.replicas,
-            epoch=self.terms.epoch,
+            epoch=self._seeds.epoch,
             told=self.terms.told if self.terms.announce else None,
             first=self.record.first,
             states=self.states,
@@ -248,7 +248,7 @@ class Epoch:
             # The same batch may be asked for again, after a signal. Those that were delivered come no more.
             while self._positions and (earliest := next(iter(self._positions))) < self.progress.batches:
                 del self._positions[earliest]
-        return stream_key(self.terms.seed, self.terms.epoch, TRANSFORM, position)
+        return stream_key(self.terms.seed, self._seeds.epoch, TRANSFORM, position)
 
     @property
     def keeps_states(self) -> bool:

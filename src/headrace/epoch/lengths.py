@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from headrace.core.errors import warn
-from headrace.core.lengths import known_length
+from headrace.core.lengths import known_length, length_at_once
 from headrace.epoch.spec import LoaderSpec
 
 
 def batches_of(spec: LoaderSpec) -> int | None:
-    """Returns how many batches an epoch of a map-style dataset has; None if nobody says."""
-    return known_length(spec.index_sampler)
+    """Returns how many batches an epoch of a map-style dataset has; None if nobody says, or only after a while."""
+    return length_at_once(spec.index_sampler)
 
 
 def samples_of(spec: LoaderSpec) -> int | None:

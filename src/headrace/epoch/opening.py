@@ -108,12 +108,20 @@ class Opening:
             record, indices = self._stream(draws, random, replicas)
 
         record.keeps_datasets = replicas == 0 or spec.persistent_workers
-        epoch = Epoch(spec, record, indices, Seeds(self.base_seed, self.shared_seed), self._states, shared)
+        seeds = Seeds(self.base_seed, self.shared_seed, self._number_for_samples())
+        epoch = Epoch(spec, record, indices, seeds, self._states, shared)
         epoch.behind_order = self._behind_order
         self._carry_datasets(epoch, loader, kept)
         if spec.is_map:
             epoch.planned = batches_of(spec)
         return epoch
+
+    def _number_for_samples(self) -> int:
+        """Returns the number of the epoch that samples are seeded with: the one that decides on their order."""
+        sampler = resumable(self.spec.index_sampler)
+        if self.terms.counts_epochs or not isinstance(sampler, ElasticSampler):
+            return self.terms.epoch
+        return sampler.epoch
 
     def _carry_datasets(self, epoch: Epoch, loader: RecordedLoader, kept: EpochRecord | None) -> None:
         """Has copies of the dataset go on with the states of a resumed run, or knows those of copies that are kept."""
@@ -161,6 +169,8 @@ class Opening:
         )
         if isinstance(sampler, ElasticSampler):
             record.others_go_on = sampler.others_go_on
+        if isinstance(sampler, ElasticSampler) and batches_of(spec) is None:
+            record.nothing_left = sampler.nothing_left
         return record, indices
 
     def _resumed(self, resume: Snapshot, start: MapStart) -> MapStart:

@@ -44,6 +44,8 @@ class Terms(NamedTuple):
     """The state from which the epoch goes on."""
     draws: str | None = None
     """What the interrupted run draws at the beginning of each epoch, as in `EpochRecord.draws`; None: as torch does."""
+    counts_epochs: bool = True
+    """Whether random numbers follow the loader's number of the epoch; False: that of the sampler."""
 
     @property
     def global_batch(self) -> int:
@@ -91,6 +93,8 @@ class EpochRecord:
     """Makes a sampler's state of what `progress.sampler` notes."""
     others_go_on: Callable[[Any], bool] = lambda noted: False
     """Tells whether other ranks have one batch more, of what `progress.sampler` notes behind the last one."""
+    nothing_left: Callable[[Any], bool] = lambda noted: False
+    """Tells whether no rank has a batch left, of what `progress.sampler` notes, if the sampler knows no length."""
     finished: bool = False
     """Whether the loop has seen the end of the epoch."""
     complete_at: int = -1
@@ -105,9 +109,11 @@ class EpochRecord:
     @property
     def is_over(self) -> bool:
         """Whether the loop got the last batch, and all other ranks have theirs, as far as that is certain."""
-        if self.finished or self.progress.batches != self.complete_at:
+        if self.finished or not isinstance(self.progress, MapProgress):
             return self.finished
-        return not self.is_short
+        if self.progress.batches == self.complete_at:
+            return not self.is_short
+        return self.progress.batches > 0 and self.nothing_left(self.progress.sampler)
 
     @property
     def is_short(self) -> bool:

@@ -66,8 +66,10 @@ class Shared(NamedTuple):
 
 
 class Seeds(NamedTuple):
-    """What the seeds of workers are made of."""
+    """What the seeds of workers and samples are made of."""
 
     base: int
     of_pipes: int | None
     """What the data pipes of all ranks are seeded with; None: there are none."""
+    epoch: int
+    """The number of the epoch that samples are seeded with."""

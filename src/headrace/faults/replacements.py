@@ -27,11 +27,14 @@ class Replacements(NamedTuple):
 
     size: int = 0
     keys: npt.NDArray[np.int64] | None = None
+    edges: npt.NDArray[np.int64] | None = None
+    """Where the sources of a mixture begin among the numbers, and the last one ends."""
 
-    def candidates(self, *words: int, batch: Sequence[Any]) -> Iterator[Any]:
+    def candidates(self, bad: Any, *words: int, batch: Sequence[Any]) -> Iterator[Any]:
         """Yields up to `TRIES` keys at random; `words` name the place. Those of `batch` come only if there are no more.
 
-        Without keys of its own it yields those of the batch, each once.
+        Without keys of its own it yields those of the batch, each once. In a mixture, keys of the source of `bad` come
+        first, which keep its weights, then those of the batch.
         """
         if not self.size:
             yield from _shuffled(list(batch), *words)
@@ -42,7 +45,13 @@ class Replacements(NamedTuple):
                 return number
             return int(self.keys[number])
 
-        yield from _drawn(self.size, key_of, *words, batch=batch)
+        if self.edges is None:
+            yield from _drawn(self.size, key_of, *words, batch=batch)
+            return
+        source = int(np.searchsorted(self.edges, bad, "right"))
+        first, end = self.edges[source - 1 : source + 1].tolist()
+        yield from _drawn(end - first, lambda number: first + number, *words, batch=batch)
+        yield from _shuffled(list(batch), *words)
 
 
 def of_its_span(bad: SpanKey, *words: int, batch: Sequence[Any]) -> Iterator[SpanKey]:
@@ -86,8 +95,8 @@ def replacements_of(
 ) -> Replacements:
     """Returns what replacements are drawn from for an index sampler.
 
-    Samplers that take every sample alike are drawn from as a whole. Any other may have its reasons (weights, a part of
-    the data, lengths): then a batch's replacements come out of the batch.
+    Samplers that take every sample alike are drawn from as a whole, mixtures source by source. Any other may have its
+    reasons (weights, a part of the data, lengths): then a batch's replacements come out of the batch.
     """
     if isinstance(index_sampler, BatchSampler):
         sampler: Any = index_sampler.sampler
@@ -96,6 +105,10 @@ def replacements_of(
 
     if type(sampler) in (SubsetRandomSampler, KeptSampler):
         return _listed(np.asarray(sampler.indices))
+
+    edges = getattr(sampler, "source_edges", None)
+    if isinstance(edges, np.ndarray):
+        return Replacements(int(edges[-1]), edges=edges)
 
     alike = (SequentialSampler, RandomSampler, DistributedSampler)
     takes_all = type(sampler) in alike or says_yes(sampler, "takes_all_alike")

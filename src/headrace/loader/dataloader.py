@@ -191,7 +191,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             **seeds,
             memory=memory_limit(num_workers),
             on_device=checked_device(device, ahead, device_transform, fixed_addresses=fixed_addresses),
-            **checked_on_error(on_error, dataset, batch_sampler or sampler),
+            **checked_on_error(on_error, dataset, sampler if batch_sampler is None else batch_sampler),
             **plain,
         )
         self._keep(options, seed=seed, on_error=on_error, **plain)

@@ -137,10 +137,27 @@ def is_map(dataset: object) -> bool:
 def checked_on_error(on_error: ErrorAction | OnError, dataset: object, given: object) -> dict[str, Any]:
     """Returns what `Options` has of bad samples. `given`: the user's sampler. Raises `UsageError`."""
     errors = OnError.of(on_error)
+    if errors.action not in ("raise", "skip"):
+        _check_replacements(given)
     exclude = None
     if errors.exclude is not None:
         exclude = checked_exclude(errors.exclude, dataset, given)
     return {"on_error": errors, "log": checked_log(errors), "exclude": exclude}
+
+
+def _check_replacements(given: object) -> None:
+    """Raises `UsageError` where parts of a bad document would be of several documents. given: the user's sampler."""
+    if not isinstance(given, PackedBatchSampler) or given.fit != "split":
+        return
+    if given.takes_all_alike or given.source_edges is not None:
+        return
+    raise UsageError.about(
+        "the parts of a bad document would be replaced by several documents",
+        place="headrace.DataLoader(on_error=)",
+        found="fit='split', and an order that does not say what it draws from",
+        expected="on_error='skip', which leaves all parts of a bad document out",
+        fix="choose 'skip', or fit='best', or an order= by MixtureSampler or DistributedSampler",
+    )
 
 
 def batches_in(samples: int, share: int, *, drop_last: bool) -> int:

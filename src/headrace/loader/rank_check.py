@@ -4,6 +4,9 @@ In training all ranks take each step together, so a rank with a batch more than 
 posts in the store of the process group how many batches it plans, how many it has delivered and when it has ended, and
 looks at what the others have posted by then. It posts before it looks: of two ranks that differ, at least one sees it.
 
+Where a sampler would have to make its whole order to tell how many batches it has, the ranks compare what the order
+depends on.
+
 With `headrace.Shard` the ranks also post their shards: all must count as many replicas, and the ranks of one replica
 must make the same batches.
 """
@@ -21,6 +24,7 @@ from headrace.core.errors import RanksDifferError, explain, warn
 from headrace.core.world import Shard, World, common_store, distributed_world
 from headrace.epoch.record import Terms
 from headrace.loader.options import Options
+from headrace.samplers.sampler import ElasticSampler
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store  # not there in every build of torch
@@ -71,17 +75,25 @@ class RankWatch:
         self._replica = replica
         self._others = [rank for rank in range(world.size) if rank != world.rank]
         self._planned: int | None = None
+        self._order: str | None = None
         self._said = False
 
-    def begin(self, planned: int | None) -> None:
-        """Posts how many batches this rank will make, if that is known. Raises `RanksDifferError`."""
+    def begin(self, planned: int | None, order: str | None = None) -> None:
+        """Posts how many batches this rank will make, if that is known. Raises `RanksDifferError`.
+
+        order: what the ranks' common order depends on, where it says how many there are.
+        """
         self._planned = planned
+        self._order = order
         if self._replica is not None:
             self._post("replica", json.dumps(self._replica))
             self._compare_replicas()
         if planned is not None and self._counts:
             self._post("planned", planned)
             self._compare(planned)
+        elif order is not None and self._counts:
+            self._post("order", json.dumps(order))
+            self._compare_orders(order)
 
     def delivers(self, count: int) -> None:
         """Looks at the others before the batch with this number, counted from 1, is delivered."""
@@ -92,6 +104,10 @@ class RankWatch:
         if self._planned is not None:
             if count == 2:  # in step with the others, who have begun by now
                 self._compare(self._planned)
+            return
+        if self._order is not None:
+            if count == 2:
+                self._compare_orders(self._order)
             return
 
         self._post("delivered", count)
@@ -118,6 +134,17 @@ class RankWatch:
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
             self._tell(f"batches in this epoch: {listed}")
+
+    def _compare_orders(self, mine: str) -> None:
+        for rank, theirs in self._posted("order").items():
+            if theirs != mine:
+                self._tell(
+                    f"{theirs} on rank {rank}, {mine} on rank {self._world.rank}",
+                    "the samplers of the ranks do not belong together",
+                    "the same on every rank, or samples come twice and others never",
+                    "make the samplers of all ranks with the same arguments, and give all of them the same epoch",
+                )
+                return
 
     def _compare_replicas(self) -> None:
         """Raises `RanksDifferError` if shards do not belong together, or ranks with one shard make other batches."""
@@ -156,14 +183,15 @@ class RankWatch:
         keys = {rank: f"{self._name}/{kind}/{rank}" for rank in self._others}
         return {rank: json.loads(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
 
-    def _tell(self, found: str) -> None:
-        message = explain(
-            "the ranks have different numbers of batches",
-            place=f"rank {self._world.rank} of {self._world.size}",
-            found=found,
-            expected="equally many on every rank, or the last collective of training waits for ever",
-            fix="give all ranks data of the same length with shard='auto', or set batches_per_epoch=",
-        )
+    def _tell(
+        self,
+        found: str,
+        what: str = "the ranks have different numbers of batches",
+        expected: str = "equally many on every rank, or the last collective of training waits for ever",
+        fix: str = "give all ranks data of the same length with shard='auto', or set batches_per_epoch=",
+    ) -> None:
+        place = f"rank {self._world.rank} of {self._world.size}"
+        message = explain(what, place=place, found=found, expected=expected, fix=fix)
         if self._strict:
             raise RanksDifferError(message)
         if not self._said:
@@ -188,6 +216,17 @@ def rank_watch(options: Options, terms: Terms, *, uneven: str, is_map: bool) -> 
     strict = options.shard is not None and is_map
     name = f"{terms.loader}/{terms.epoch}"
     return RankWatch(store, name, distributed_world(), strict=strict, counts=not on_purpose, replica=replica)
+
+
+def order_of(sampler: object) -> str | None:
+    """Returns what tells a sampler's order from others; None unless it deals it out over the ranks, and counts slowly.
+
+    Such a sampler must make its whole order to tell how many batches each rank has.
+    """
+    if not isinstance(sampler, ElasticSampler) or not sampler.length_takes_long or sampler.world != distributed_world():
+        return None
+    arguments = json.dumps(sampler.order_key(), sort_keys=True, default=str)
+    return f"{sampler.name}, epoch {sampler.epoch}, arguments {crc32(arguments.encode()):08x}"
 
 
 def replica_of(options: Options, terms: Terms) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.batches.whole_batches import makes_batches
-from headrace.core.lengths import known_length
+from headrace.core.lengths import length_at_once
 from headrace.core.process.machine import cores
 from headrace.core.process.memory import machine_memory
 from headrace.core.sharding import splits_itself
@@ -61,7 +61,7 @@ def setting_of(
         start_method=_start_method(loader) if backend == "process" else "",
         is_stream=not is_map,
         splits=is_map or _is_split(loader),
-        length=known_length(loader._index_sampler) if is_map else None,
+        length=length_at_once(loader._index_sampler) if is_map else None,
         pin_memory=loader.pin_memory,
         device=_device(loader),
         accelerator=_accelerator(),

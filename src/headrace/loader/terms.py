@@ -68,6 +68,7 @@ def terms_of(
         fingerprint=_fingerprint(loader, options),
         resume=resume,
         draws=position.draws,
+        counts_epochs=options.counts_epochs,
     )
 
 

@@ -240,6 +240,8 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
 
     batches_vary = True
 
+    length_takes_long = True
+
     def __init__(  # noqa: PLR0913 - how samples are put together, and in which order
         self,
         lengths: npt.ArrayLike | torch.Tensor,

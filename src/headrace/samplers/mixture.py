@@ -19,7 +19,7 @@ from headrace.core.world import checked_world
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.mixes import Mixes, MixPlan
 from headrace.samplers.mixture_record import Record, damage_in
-from headrace.samplers.mixture_refusals import no_end, planned_ahead, split_elsewhere
+from headrace.samplers.mixture_refusals import no_end_if_asked, no_end_if_set, planned_ahead, split_elsewhere
 from headrace.samplers.permutation import Permutations
 from headrace.samplers.positions import local_range
 from headrace.samplers.quota import Ints, Quota
@@ -149,12 +149,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
 
     def _plan(self, rows: Sequence[tuple[int, Ints]]) -> tuple[Mixes, int | None]:
         if self._asked is not None and self._is_bounded:
-            raise no_end(
-                "MixtureSampler(when_exhausted=)",
-                f"when_exhausted={self.when_exhausted!r}, and weights that are asked for on the way",
-                "weights, or a mapping of counts to weights",
-                "leave when_exhausted out and give num_samples=, or give such weights",
-            )
+            raise no_end_if_asked(self.when_exhausted)
         return MixPlan(self._quota, self.lengths, self.sources.costs, self.when_exhausted).of(rows)
 
     @property
@@ -192,17 +187,17 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         if self._planner is not None:
             raise planned_ahead(self._planner)
         if self._is_bounded:
-            raise no_end(
-                "MixtureSampler.set_weights",
-                f"when_exhausted={self.when_exhausted!r}",
-                "when_exhausted='repeat'",
-                "give the weights to the sampler as a mapping of counts to weights",
-            )
+            raise no_end_if_set(self.when_exhausted)
         if self._asking is not None and self._reached()["position"] < self.total:
             raise split_elsewhere(self._asking.framework)
 
         self._record = self._changed(self._record, shares, self.epoch, self._reached()["position"])
         self.changes += 1
+
+    @property
+    def source_edges(self) -> Keys:
+        """Where the sources begin among the keys, and the last one ends, int64 [sources + 1]."""
+        return np.append(self._offsets, self.samples_of_dataset)
 
     @property
     def samples_of_dataset(self) -> int:
@@ -345,6 +340,12 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         super().set_epoch(epoch)
         self._ask_anew()
 
+    def upcoming(self) -> Any:
+        epoch, position, record, changes = super().upcoming()
+        if self._start is None:
+            record = record._replace(window=None)
+        return epoch, position, record, changes
+
     def _ask_anew(self) -> None:
         """Has a pass from the beginning of an epoch ask for weights, also where it is the same epoch once more."""
         self._record = self._record._replace(window=None)
@@ -446,7 +447,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
             more = record.to_state(epoch * self.total, epoch * self.total + position)
         if record.replaced and (self._asked is not None or self._is_scheduled):
             more["replaced"] = True
-        return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position, **more}
+        return {**self.order_key(), "epoch": epoch, "position": position, **more}
 
     def begin_change(self, checkpoint: Any) -> None:
         self._record = self._record_at(checkpoint)

@@ -5,10 +5,26 @@ from __future__ import annotations
 from headrace.core.errors import UsageError
 
 
-def no_end(place: str, found: str, expected: str, fix: str) -> UsageError:
-    """Returns the error for weights with which nobody knows where an epoch ends."""
-    what = "the end of an epoch must be known beforehand"
-    return UsageError.about(what, place=place, found=found, expected=expected, fix=fix)
+def no_end_if_asked(when_exhausted: str) -> UsageError:
+    """Returns the error for weights that are asked for on the way: nobody knows where an epoch ends."""
+    return UsageError.about(
+        "the end of an epoch must be known beforehand",
+        place="MixtureSampler(when_exhausted=)",
+        found=f"when_exhausted={when_exhausted!r}, and weights that are asked for on the way",
+        expected="weights, or a mapping of counts to weights",
+        fix="leave when_exhausted out and give num_samples=, or give such weights",
+    )
+
+
+def no_end_if_set(when_exhausted: str) -> UsageError:
+    """Returns the error for weights that are set on the way: nobody knows where an epoch ends."""
+    return UsageError.about(
+        "the end of an epoch must be known beforehand",
+        place="MixtureSampler.set_weights",
+        found=f"when_exhausted={when_exhausted!r}",
+        expected="when_exhausted='repeat'",
+        fix="give the weights to the sampler as a mapping of counts to weights",
+    )
 
 
 def planned_ahead(planner: str) -> UsageError:

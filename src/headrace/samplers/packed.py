@@ -86,6 +86,8 @@ class PackedBatchSampler(WindowedBatchSampler):
 
     batches_vary = True
 
+    length_takes_long = True
+
     def __init__(  # noqa: PLR0913 - what is packed, how, and in which order
         self,
         lengths: Lengths | Mapping[str, Lengths],
@@ -128,7 +130,7 @@ class PackedBatchSampler(WindowedBatchSampler):
             order.is_planned_for(self)
         self._digests = [digest_of_lengths(column.lengths) for column in self._columns]
         self._costs_digest = 0
-        if callable(balance) and self._samples:
+        if callable(balance) and self.samples_of_dataset:
             self._costs_digest = self._digest_of_costs()
         self.rows = [int(self._most[0])]
         """The lengths to which packs are padded, in tokens, ascending."""
@@ -149,6 +151,11 @@ class PackedBatchSampler(WindowedBatchSampler):
     def takes_all_alike(self) -> bool:
         """Whether it takes each document equally often: a bad one may be replaced by any other."""
         return self._order is None or says_yes(self._order, "takes_all_alike")
+
+    @property
+    def source_edges(self) -> Keys | None:
+        """Where the sources of a mixture begin among the keys, int64 [sources + 1]; None: it is no mixture."""
+        return getattr(self._order, "source_edges", None)
 
     @property
     def cuts(self) -> bool:
@@ -349,7 +356,10 @@ class PackedBatchSampler(WindowedBatchSampler):
 
     def _digest_of_costs(self) -> int:
         """Returns a number by which a state tells the user's function from others: by what some documents cost."""
-        some = [np.asarray(column.lengths[:DOCUMENTS_ASKED], np.int64) for column in self._columns]
+        # All over the data, which may be sorted, and the longest: there functions differ most.
+        spread = np.linspace(0, self.samples_of_dataset - 1, DOCUMENTS_ASKED).astype(np.int64)
+        numbers = np.unique(np.append(spread, [column.longest for column in self._columns]))
+        some = [np.asarray(column.lengths[numbers], np.int64) for column in self._columns]
         costs = self._asked_costs(np.minimum(np.array(some).T, self._most))
         # Another machine may round in another way.
         return digest_of(np.round(costs / np.abs(costs).max(initial=1e-300), 6) + 0.0)
@@ -367,5 +377,5 @@ class PackedBatchSampler(WindowedBatchSampler):
         plan = {"packs": self.packs, "fit": self.fit, "too_long": self.too_long, "balance": balance}
         sizes = {"budgets": dict(self.budgets), "rows": self.rows, "window_size": self.window, "digests": self._digests}
         if self._order is not None:
-            plan["ordered_by"] = self._order.name
+            plan["ordered_by"] = self._order.order_key()
         return {"total": self._samples, "seed": self.seed, "shuffle": self.shuffle, **plan, **sizes}

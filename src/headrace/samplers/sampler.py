@@ -76,6 +76,9 @@ class ElasticSampler(Sampler[Any]):
     batches_vary: ClassVar[bool] = False
     """Whether it makes batches, and of different sizes."""
 
+    length_takes_long: ClassVar[bool] = False
+    """Whether `len()` makes the order of the whole epoch."""
+
     may_change: ClassVar[bool] = False
     """Whether the user may change the order on the way. Then a loader does what `begin_change` says."""
 
@@ -85,7 +88,7 @@ class ElasticSampler(Sampler[Any]):
     def __init__(
         self, *, seed: int = 0, rank: int | None = None, world_size: int | None = None, uneven: Uneven = "pad"
     ) -> None:
-        self.seed = whole("seed", seed)
+        self.seed = checked_whole("seed", seed)
         self.uneven = checked_uneven(uneven)
         self.epoch = 0
         self._rank = rank
@@ -161,7 +164,7 @@ class ElasticSampler(Sampler[Any]):
             >>> sampler = headrace.samplers.DistributedSampler(4)
             >>> sampler.set_epoch(1)
         """
-        self.epoch = whole("epoch", epoch)
+        self.epoch = checked_whole("epoch", epoch)
         self._start = None
         self._go_to(self._beginning())
 
@@ -176,7 +179,11 @@ class ElasticSampler(Sampler[Any]):
             >>> sampler.state_dict()["position"]
             0
         """
-        return {"sampler": self.name, **self._identity(), "epoch": self.epoch, **self._reached()}
+        return {**self.order_key(), "epoch": self.epoch, **self._reached()}
+
+    def order_key(self) -> State:
+        """Returns what its order depends on besides the epoch: a state of another one is refused."""
+        return {"sampler": self.name, **self._identity()}
 
     def checkpoint(self) -> Any:
         """Returns a cheap note of the current position, from which `state_at` makes the state."""
@@ -201,6 +208,10 @@ class ElasticSampler(Sampler[Any]):
         That is so with `uneven="keep"` only.
         """
         return self.uneven == "keep" and not self._is_end(self.state_at(checkpoint))
+
+    def nothing_left(self, checkpoint: Any) -> bool:
+        """Tells whether no rank has anything left behind a checkpoint."""
+        return self._is_end(self.state_at(checkpoint))
 
     def _is_end(self, state: State) -> bool:
         """Tells whether nothing is left on any rank."""
@@ -239,7 +250,7 @@ class ElasticSampler(Sampler[Any]):
         if not isinstance(state, dict):
             self._refuse(what, f"a {type(state).__name__}", "what state_dict() returned")
 
-        expected = {"sampler": self.name, **self._identity()}
+        expected = self.order_key()
         differing = [name for name, value in expected.items() if not _are_equal(state.get(name), value)]
         if differing:
             theirs = ", ".join(f"{name}={state.get(name)!r}" for name in differing)
@@ -425,7 +436,7 @@ class PositionalSampler(ElasticSampler):
         if isinstance(checkpoint, dict):
             return checkpoint
         epoch, position = checkpoint
-        return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position}
+        return {**self.order_key(), "epoch": epoch, "position": position}
 
     def _wrapped(self, chunk: range) -> Keys:
         return np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64) % self.total
@@ -442,7 +453,7 @@ class PositionalSampler(ElasticSampler):
 
 def length_of(dataset: Sized | int) -> int:
     """Returns the length that is meant: of a dataset, or the number itself. Raises `UsageError` for anything else."""
-    if (number := _whole(dataset)) is not None and number >= 0:
+    if (number := _as_whole(dataset)) is not None and number >= 0:
         return number
     if isinstance(dataset, Sized):
         return len(dataset)
@@ -458,12 +469,12 @@ def length_of(dataset: Sized | int) -> int:
 
 def positive(name: str, value: Any) -> int:
     """Returns `value` if it is a whole number above zero. Raises `UsageError` otherwise."""
-    if (number := _whole(value)) is not None and number > 0:
+    if (number := _as_whole(value)) is not None and number > 0:
         return number
     raise wrong_argument(name, value, "a whole number above 0")
 
 
-def whole(name: str, value: Any) -> int:
+def checked_whole(name: str, value: Any) -> int:
     """Returns `value` if it is a whole number. Raises `UsageError` otherwise."""
     try:
         return index(value)
@@ -471,7 +482,7 @@ def whole(name: str, value: Any) -> int:
         raise wrong_argument(name, value, "a whole number") from None
 
 
-def _whole(value: Any) -> int | None:
+def _as_whole(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     return int(value)

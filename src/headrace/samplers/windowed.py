@@ -168,12 +168,25 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
     def _reached(self) -> State:
         return dict(self._now)
 
+    def nothing_left(self, checkpoint: Any) -> bool:
+        # Asked with each state: only the last window is planned for it.
+        state = self.state_at(checkpoint)
+        return state["window"] + 1 >= self._windows and self._is_end(state)
+
     def _is_end(self, state: State) -> bool:
-        return next(self._batches(state["epoch"], state, again=True), None) is None
+        left = islice(self._batches(state["epoch"], state, again=True), self._fewest)
+        return sum(1 for _ in left) < self._fewest
+
+    @property
+    def _fewest(self) -> int:
+        """How many batches a step of all ranks has at least."""
+        if self.uneven == "drop":
+            return self.world.size
+        return 1
 
     def follow(self) -> Callable[[], Any]:
         now = self._now
-        rest = {"sampler": self.name, **self._identity(), "epoch": self.epoch}
+        rest = {**self.order_key(), "epoch": self.epoch}
         return lambda: {**rest, **now}
 
 

@@ -322,7 +322,7 @@ class ThreadExecutor:
             self.close()
             raise UsageError.about(
                 "a dataset draws random numbers that worker threads cannot tell apart",
-                place=f"{self._name}, backend='thread' with seed=",
+                place=f"{self._name}, backend='thread' with seed= (implied by shard= and by fit='split')",
                 found="draws from the generators of random, NumPy or torch, or from one that the dataset holds (in "
                 "samples, transforms or the collate function; or another thread of your program draws)",
                 expected="random numbers from headrace.rng(), which is seeded for each sample in each thread",

@@ -175,7 +175,7 @@ def in_ray(ranks: int) -> None:
         os.environ["RANK"] = str(ray.train.get_context().get_world_rank())
         Path(folder, f"{rank()}.json").write_text(json.dumps(try_all("ray")))
 
-    ray.init(num_cpus=ranks + 1, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=ranks + 1, include_dashboard=False, log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         TorchTrainer(
             work, train_loop_config=folder, scaling_config=ScalingConfig(num_workers=ranks),

@@ -224,6 +224,7 @@ class _Proxy:
                 self._pass_on()
             else:
                 self._wire.send("beat")
+                self._tell_read()
 
     def read_to_the_end(self) -> None:
         """Waits until all was read that the host has sent. This process ends meanwhile if the worker has ended."""
@@ -252,8 +253,7 @@ class _Proxy:
 
         self._returned.extend(request.returned)
         self._wire.send("request", RemoteRequest(request.epoch, request.begin, request.tasks))
-        if self._read - self._told >= UNTOLD:
-            self.tell(READ, None)
+        self._tell_read()
 
     def _ask_for_stacks(self, number: int, frame: object) -> None:
         """Handles the signal at which a worker writes down its stacks: the one on the other machine is asked."""
@@ -328,7 +328,7 @@ class _Proxy:
 
         self._send(
             Result(
-                result.epoch, result.task, result.status, header, slots, result.buffers, self._read,
+                result.epoch, result.task, result.status, header, slots, result.buffers, 0,
                 self._freed_slots(), _on_clock_here(result.times, self._clock), result.seen, result.drew,
             )
         )  # fmt: skip
@@ -347,13 +347,33 @@ class _Proxy:
 
     def tell(self, status: str, content: object) -> None:
         """Tells the trainer what became of this worker."""
-        header = pickle.dumps(content, 5)
-        self._send(Result(0, 0, status, header, [], [], self._read, [], NO_TIMES, [], False))
+        self._send(_notice(status, content))
+
+    def _tell_read(self) -> None:
+        """Tells how many requests were read, unless that has to wait: the main thread has beats to send."""
+        if self._read - self._told < UNTOLD or not self._pipe_lock.acquire(blocking=False):
+            return
+        try:
+            _, writable, _ = select.select([], [self._pipe], [], 0)
+            if writable:
+                self._write(_notice(READ, None))
+        finally:
+            self._pipe_lock.release()
 
     def _send(self, result: Result) -> None:
-        with self._pipe_lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._told = result.read
-            self._pipe.send_bytes(packed([result]))
+        with self._pipe_lock:
+            self._write(result)
+
+    def _write(self, result: Result) -> None:
+        """Writes to the trainer. The caller holds the lock: so the count of requests never goes backwards."""
+        read = self._read
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._pipe.send_bytes(packed([result._replace(read=read)]))
+        self._told = read
+
+
+def _notice(status: str, content: object) -> Result:
+    return Result(0, 0, status, pickle.dumps(content, 5), [], [], 0, [], NO_TIMES, [], False)
 
 
 def _on_clock_here(times: Times, shift: float) -> Times:
