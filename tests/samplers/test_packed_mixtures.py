@@ -115,7 +115,7 @@ def growing(count: int) -> list[int]:
 
 
 def asked(rank: int, size: int, **options: Any) -> PackedBatchSampler:
-    mixture = MixtureSampler([len(WEB), len(CODE)], growing, 4000)
+    mixture = MixtureSampler([len(WEB), len(CODE)], growing, 3990)
     return PackedBatchSampler(LENGTHS, 256, order=mixture, window=600, rank=rank, world_size=size, **options)
 
 
@@ -161,6 +161,9 @@ def test_a_state_behind_the_last_batch_begins_the_next_epoch(ranks: int, uneven:
                 states.append(loader.state_dict())
         again = made(rank)
         again.load_state_dict(states[-1])
+        # The others have one batch more of this epoch.
+        if uneven == "keep" and rank == ranks - 1:
+            assert list(again) == []
         assert list(epoch_of(again, 2)) == list(epoch_of(loader, 2))
         again = made(rank)
         again.load_state_dict(states[-2])

@@ -34,7 +34,7 @@ from headrace.shared_memory.memory import Slot
 from headrace.telemetry.stopwatch import NO_TIMES, Times
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.crash_file import TELL_STACKS
-from headrace.workers.processes.messages import INLINE, READ, UNTOLD, InSlot, Request, Result, packed
+from headrace.workers.processes.messages import INLINE, InSlot, Request, Result, packed
 from headrace.workers.processes.plain_requests import unpacked_request
 from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.remote.messages import Death, Hello, HostAddress, RemoteRequest, RemoteResult, Welcome
@@ -107,7 +107,6 @@ class _Proxy:
         self._memory = assignment.outgoing.writer()
         self._requests = assignment.incoming.reader()
         self._read = 0
-        self._told = 0  # how many requests the trainer knows to be read
         # Filled by the main thread, emptied by the one that reads the wire.
         self._freed: deque[Slot] = deque()
         self._returned: deque[Slot] = deque()
@@ -224,7 +223,6 @@ class _Proxy:
                 self._pass_on()
             else:
                 self._wire.send("beat")
-                self._tell_read()
 
     def read_to_the_end(self) -> None:
         """Waits until all was read that the host has sent. This process ends meanwhile if the worker has ended."""
@@ -253,7 +251,6 @@ class _Proxy:
 
         self._returned.extend(request.returned)
         self._wire.send("request", RemoteRequest(request.epoch, request.begin, request.tasks))
-        self._tell_read()
 
     def _ask_for_stacks(self, number: int, frame: object) -> None:
         """Handles the signal at which a worker writes down its stacks: the one on the other machine is asked."""
@@ -347,33 +344,13 @@ class _Proxy:
 
     def tell(self, status: str, content: object) -> None:
         """Tells the trainer what became of this worker."""
-        self._send(_notice(status, content))
-
-    def _tell_read(self) -> None:
-        """Tells how many requests were read, unless that has to wait: the main thread has beats to send."""
-        if self._read - self._told < UNTOLD or not self._pipe_lock.acquire(blocking=False):
-            return
-        try:
-            _, writable, _ = select.select([], [self._pipe], [], 0)
-            if writable:
-                self._write(_notice(READ, None))
-        finally:
-            self._pipe_lock.release()
+        header = pickle.dumps(content, 5)
+        self._send(Result(0, 0, status, header, [], [], 0, [], NO_TIMES, [], False))
 
     def _send(self, result: Result) -> None:
-        with self._pipe_lock:
-            self._write(result)
-
-    def _write(self, result: Result) -> None:
-        """Writes to the trainer. The caller holds the lock: so the count of requests never goes backwards."""
-        read = self._read
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._pipe.send_bytes(packed([result._replace(read=read)]))
-        self._told = read
-
-
-def _notice(status: str, content: object) -> Result:
-    return Result(0, 0, status, pickle.dumps(content, 5), [], [], 0, [], NO_TIMES, [], False)
+        with self._pipe_lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            # Counted under the lock: the trainer must not hear that fewer requests were read than it knows.
+            self._pipe.send_bytes(packed([result._replace(read=self._read)]))
 
 
 def _on_clock_here(times: Times, shift: float) -> Times:
