@@ -146,7 +146,7 @@ def test_samples_are_as_long_as_length_says() -> None:
     [
         (3, None, SampleError, "a int: object of type 'int'"),
         ({"input_ids": None}, None, SampleError, "a NoneType: object of type 'NoneType'"),
-        ([1], lambda sample: len(sample[0]), SampleError, "a list: object of type 'int'"),
+        ([1], lambda sample: len(sample[0]), UsageError, "a list: object of type 'int'"),
         ([1], lambda _: -1, UsageError, "a length of -1"),
         ([1], lambda _: "x", UsageError, "a length of 'x'"),
     ],

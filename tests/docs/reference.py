@@ -36,7 +36,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "Blobs": {"pin_memory"},
     "Block": {"place_of", "numbered", "only"},
     "BlockShuffleSampler": {"keys_at"},
-    "WindowedBatchSampler": {"follow", "nothing_left"},
+    "WindowedBatchSampler": {"follow"},
     "ChatTemplate": {"fingerprint"},
     "ClassBalancedSampler": {"keys_at"},
     "AskedArguments": {"check_worker_number_rationality"},
@@ -46,7 +46,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "DataLoader": {"recorder"},
     "DecodeJpegs": {"forward", "extra_repr"},
     "ElasticSampler": {
-        "adopt_world", "begin_change", "check_state", "checkpoint", "follow", "nothing_left", "order_key",
+        "adopt_world", "begin_change", "check_state", "checkpoint", "follow", "is_last", "order_key",
         "others_go_on", "state_at", "upcoming",
     },
     "EvalImages": {"into"},

@@ -35,18 +35,22 @@ DATA = list(range(1000))
 def test_candidates_are_few_within_the_data_and_the_same_each_time(
     size: int, seed: int, position: int, batch: list[int]
 ) -> None:
-    first = list(Replacements(size).candidates(0, seed, 0, position, batch=batch))
-    assert first == list(Replacements(size).candidates(0, seed, 0, position, batch=batch))
+    bad = position % size
+    first = list(Replacements(size).candidates(bad, seed, 0, position, batch=batch))
+    assert first == list(Replacements(size).candidates(bad, seed, 0, position, batch=batch))
     assert len(first) <= TRIES
-    assert all(0 <= key < size for key in first)
-    if size > 4 * len(batch):
+    assert set(first) <= set(range(size)) - {bad}
+    if size <= TRIES:
+        assert sorted(first) == [key for key in range(size) if key != bad]
+        assert [key in batch for key in first] == sorted(key in batch for key in first)
+    elif size > 4 * len(batch):
         assert not set(first) & set(batch)
 
 
 def test_no_sample_is_favoured_and_no_neighbour_comes_again_and_again() -> None:
-    replacements = Replacements(20)
-    drawn = Counter(next(replacements.candidates(0, 0, 0, position, batch=[])) for position in range(20_000))
-    assert set(drawn) == set(range(20))
+    replacements = Replacements(50)
+    drawn = Counter(next(replacements.candidates(-1, 0, 0, position, batch=[])) for position in range(50_000))
+    assert set(drawn) == set(range(50))
     assert max(drawn.values()) < 1.2 * 1000
     assert min(drawn.values()) > 0.8 * 1000
     offsets = Counter((next(Replacements(1000).candidates(0, 0, 0, key, batch=[])) - key) % 1000 for key in range(1000))
@@ -75,13 +79,13 @@ def test_without_a_population_each_key_of_the_batch_comes_once() -> None:
 def test_the_population_is_what_the_sampler_draws_from(sampler: Any, expected: Any) -> None:
     for index_sampler in (sampler, BatchSampler(sampler, 4, drop_last=False)):
         replacements = replacements_of(index_sampler, DATA)
-        drawn = {key for position in range(3000) for key in replacements.candidates(0, position, batch=[])}
+        drawn = {key for position in range(3000) for key in replacements.candidates(-1, position, batch=[])}
         assert drawn == (set(expected) if expected is not None else set())
 
 
 def test_excluded_samples_are_no_spares() -> None:
     replacements = replacements_of(SequentialSampler(DATA), DATA, np.array([1, 2, 3]))
-    drawn = {key for position in range(3000) for key in replacements.candidates(0, position, batch=[])}
+    drawn = {key for position in range(3000) for key in replacements.candidates(-1, position, batch=[])}
     assert drawn == set(DATA) - {1, 2, 3}
 
 
@@ -93,5 +97,5 @@ def test_what_is_bad_in_a_mixture_is_replaced_from_its_source(packed: bool) -> N
     replacements = replacements_of(sampler, DATA)
     for bad, source in ((0, range(300)), (299, range(300)), (300, range(300, 1000)), (999, range(300, 1000))):
         drawn = {key for position in range(500) for key in replacements.candidates(bad, position, batch=[])}
-        assert drawn == set(source)
+        assert drawn == set(source) - {bad}
     assert list(replacements.candidates(5, 0, batch=[5, 800]))[TRIES:] in ([5, 800], [800, 5])

@@ -191,11 +191,12 @@ class GuardedFetcher:
         words = (self._handler.seed, self._handler.epoch, number, stage_word)
         others = [key for key in keys if key != entry.key]
         last_resort: Sequence[Any] = self._latest
-        if policy.replacements.size:
+        if policy.replacements.size and policy.replacements.edges is None:
             last_resort = []
-            # Parts of a bad document come in several batches. One document takes the place of all of them.
-            if self._packs is not None:
-                others = []
+        # Parts of a bad document come in several batches. One document takes the place of all of them.
+        if self._packs is not None and self._packs.has_part(entry.place):
+            others = []
+            last_resort = []
 
         if isinstance(entry.key, SpanKey):
             candidates: Iterator[Any] = of_its_span(entry.key, *words, batch=others)
@@ -216,6 +217,8 @@ class GuardedFetcher:
 
         if isinstance(entry.key, SpanKey):
             whence = "of its span"
+        elif policy.replacements.edges is not None:
+            whence = "of its source"
         elif policy.replacements.size:
             whence = "drawn at random"
         else:

@@ -42,7 +42,7 @@ class Epoch:
     """Waits until there may be an index, after `NothingYetError`; at most so many seconds."""
 
     planned: int | None = None
-    """Batches of the epoch, if somebody knows."""
+    """Batches of the epoch, if somebody knows at once."""
 
     def __init__(
         self,

@@ -119,9 +119,10 @@ class Opening:
     def _number_for_samples(self) -> int:
         """Returns the number of the epoch that samples are seeded with: the one that decides on their order."""
         sampler = resumable(self.spec.index_sampler)
-        if self.terms.counts_epochs or not isinstance(sampler, ElasticSampler):
-            return self.terms.epoch
-        return sampler.epoch
+        follows_sampler = self.terms.seed is not None and not self.terms.counts_epochs
+        if follows_sampler and isinstance(sampler, ElasticSampler):
+            return sampler.epoch
+        return self.terms.epoch
 
     def _carry_datasets(self, epoch: Epoch, loader: RecordedLoader, kept: EpochRecord | None) -> None:
         """Has copies of the dataset go on with the states of a resumed run, or knows those of copies that are kept."""
@@ -169,8 +170,7 @@ class Opening:
         )
         if isinstance(sampler, ElasticSampler):
             record.others_go_on = sampler.others_go_on
-        if isinstance(sampler, ElasticSampler) and batches_of(spec) is None:
-            record.nothing_left = sampler.nothing_left
+            record.is_last = sampler.is_last
         return record, indices
 
     def _resumed(self, resume: Snapshot, start: MapStart) -> MapStart:

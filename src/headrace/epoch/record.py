@@ -93,8 +93,8 @@ class EpochRecord:
     """Makes a sampler's state of what `progress.sampler` notes."""
     others_go_on: Callable[[Any], bool] = lambda noted: False
     """Tells whether other ranks have one batch more, of what `progress.sampler` notes behind the last one."""
-    nothing_left: Callable[[Any], bool] = lambda noted: False
-    """Tells whether no rank has a batch left, of what `progress.sampler` notes, if the sampler knows no length."""
+    is_last: Callable[[Any], bool] = lambda noted: False
+    """Tells whether the batch is the last one of all ranks, of what `progress.sampler` notes behind it."""
     finished: bool = False
     """Whether the loop has seen the end of the epoch."""
     complete_at: int = -1
@@ -113,7 +113,7 @@ class EpochRecord:
             return self.finished
         if self.progress.batches == self.complete_at:
             return not self.is_short
-        return self.progress.batches > 0 and self.nothing_left(self.progress.sampler)
+        return self.progress.batches > 0 and self.is_last(self.progress.sampler)
 
     @property
     def is_short(self) -> bool:

@@ -31,27 +31,22 @@ class Replacements(NamedTuple):
     """Where the sources of a mixture begin among the numbers, and the last one ends."""
 
     def candidates(self, bad: Any, *words: int, batch: Sequence[Any]) -> Iterator[Any]:
-        """Yields up to `TRIES` keys at random; `words` name the place. Those of `batch` come only if there are no more.
+        """Yields up to `TRIES` keys other than `bad` at random; `words` name the place. Those of `batch` come last.
 
-        Without keys of its own it yields those of the batch, each once. In a mixture, keys of the source of `bad` come
-        first, which keep its weights, then those of the batch.
+        Without keys of its own it yields those of the batch, each once. In a mixture it yields keys of the source of
+        `bad`, which keep its weights, and then those of the batch.
         """
-        if not self.size:
+        if self.edges is not None:
+            source = int(np.searchsorted(self.edges, bad, "right"))
+            first, end = self.edges[source - 1 : source + 1].tolist()
+            yield from _drawn(end - first, lambda number: first + number, bad, *words, batch=batch)
+        elif self.keys is not None:
+            yield from _drawn(self.size, self.keys.item, bad, *words, batch=batch)
+        elif self.size:
+            yield from _drawn(self.size, int, bad, *words, batch=batch)
+
+        if not self.size or self.edges is not None:
             yield from _shuffled(list(batch), *words)
-            return
-
-        def key_of(number: int) -> int:
-            if self.keys is None:
-                return number
-            return int(self.keys[number])
-
-        if self.edges is None:
-            yield from _drawn(self.size, key_of, *words, batch=batch)
-            return
-        source = int(np.searchsorted(self.edges, bad, "right"))
-        first, end = self.edges[source - 1 : source + 1].tolist()
-        yield from _drawn(end - first, lambda number: first + number, *words, batch=batch)
-        yield from _shuffled(list(batch), *words)
 
 
 def of_its_span(bad: SpanKey, *words: int, batch: Sequence[Any]) -> Iterator[SpanKey]:
@@ -60,18 +55,21 @@ def of_its_span(bad: SpanKey, *words: int, batch: Sequence[Any]) -> Iterator[Spa
     def key_of(row: int) -> SpanKey:
         return SpanKey(bad.feed, bad.span, row)
 
-    for key in _drawn(bad.span.count, key_of, *words, batch=batch):
-        if key.row != bad.row:
-            yield key
+    yield from _drawn(bad.span.count, key_of, bad, *words, batch=batch)
 
 
-def _drawn(size: int, key_of: Callable[[int], Any], *words: int, batch: Sequence[Any]) -> Iterator[Any]:
+def _drawn(size: int, key_of: Callable[[int], Any], bad: Any, *words: int, batch: Sequence[Any]) -> Iterator[Any]:
+    held = set(map(repr, batch))
+    if size <= TRIES:
+        keys = [key for key in map(key_of, range(size)) if repr(key) != repr(bad)]
+        yield from sorted(_shuffled(keys, *words), key=lambda key: repr(key) in held)
+        return
+
     # In a dataset not much larger than a batch, nearly every candidate is in the batch already; a sample that comes
     # twice is better than none.
-    if size > 4 * len(batch):
-        held = set(map(repr, batch))
-    else:
+    if size <= 4 * len(batch):
         held = set()
+    held.add(repr(bad))
 
     given = 0
     for attempt in range(4 * TRIES):

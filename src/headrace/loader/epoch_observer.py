@@ -31,8 +31,8 @@ class EpochObserver:
         self.streams: StreamComparison | None = None
         """Compares what workers deliver whose copies of an iterable dataset are streams of their own."""
 
-        uneven = str(getattr(resumable(spec.index_sampler), "uneven", "pad"))
-        self.ranks: RankWatch | None = rank_watch(session.options, epoch.terms, uneven=uneven, is_map=spec.is_map)
+        sampler = resumable(spec.index_sampler)
+        self.ranks: RankWatch | None = rank_watch(session.options, epoch.terms, sampler, is_map=spec.is_map)
         self.counts_samples = not spec.is_map and promised is not None
         """Whether the number of batches is compared with a length that a stream has promised."""
 

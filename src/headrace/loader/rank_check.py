@@ -4,8 +4,7 @@ In training all ranks take each step together, so a rank with a batch more than 
 posts in the store of the process group how many batches it plans, how many it has delivered and when it has ended, and
 looks at what the others have posted by then. It posts before it looks: of two ranks that differ, at least one sees it.
 
-Where a sampler would have to make its whole order to tell how many batches it has, the ranks compare what the order
-depends on.
+Where a sampler would have to make its whole order to tell how many batches it has, the ranks compare its arguments.
 
 With `headrace.Shard` the ranks also post their shards: all must count as many replicas, and the ranks of one replica
 must make the same batches.
@@ -76,24 +75,26 @@ class RankWatch:
         self._others = [rank for rank in range(world.size) if rank != world.rank]
         self._planned: int | None = None
         self._order: str | None = None
+        self._ended = f"{name}/ended"
         self._said = False
 
     def begin(self, planned: int | None, order: str | None = None) -> None:
         """Posts how many batches this rank will make, if that is known. Raises `RanksDifferError`.
 
-        order: what the ranks' common order depends on, where it says how many there are.
+        order: what the sampler's order depends on; None: that need not be the same on all ranks.
         """
         self._planned = planned
         self._order = order
         if self._replica is not None:
             self._post("replica", json.dumps(self._replica))
             self._compare_replicas()
-        if planned is not None and self._counts:
+        if not self._counts:
+            return
+        if planned is not None:
             self._post("planned", planned)
-            self._compare(planned)
-        elif order is not None and self._counts:
+        if order is not None:
             self._post("order", json.dumps(order))
-            self._compare_orders(order)
+        self._compare()
 
     def delivers(self, count: int) -> None:
         """Looks at the others before the batch with this number, counted from 1, is delivered."""
@@ -101,50 +102,53 @@ class RankWatch:
             self._compare_replicas()
         if not self._counts:
             return
+        if count == 2:  # in step with the others, who have begun by now
+            self._compare()
         if self._planned is not None:
-            if count == 2:  # in step with the others, who have begun by now
-                self._compare(self._planned)
-            return
-        if self._order is not None:
-            if count == 2:
-                self._compare_orders(self._order)
             return
 
         self._post("delivered", count)
-        for rank, ended in self._posted("ended").items():
+        # One key for all ranks: this is asked for each batch.
+        if self._store.check([self._ended]):
+            rank, ended = json.loads(self._store.get(self._ended))
             if ended < count:
-                self._tell(f"rank {rank} has ended after {ended} batches, rank {self._world.rank} goes on with {count}")
+                self._tell_counts(
+                    f"rank {rank} has ended after {ended} batches, rank {self._world.rank} goes on with {count}"
+                )
 
     def ends(self, count: int) -> None:
         """Posts that this rank has delivered all of its batches, and looks whether others go on."""
         if not self._counts:
             return
 
-        self._post("ended", count)
+        self._store.set(self._ended, json.dumps([self._world.rank, count]))
         for kind in ("planned", "delivered"):
             for rank, others in self._posted(kind).items():
                 if others > count:
-                    self._tell(
+                    self._tell_counts(
                         f"rank {self._world.rank} has ended after {count} batches, rank {rank} goes on with more"
                     )
                     return
 
-    def _compare(self, mine: int) -> None:
-        counts = {**self._posted("planned"), self._world.rank: mine}
-        if len(set(counts.values())) > 1:
-            listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
-            self._tell(f"batches in this epoch: {listed}")
+    def _compare(self) -> None:
+        """Compares what is known at the beginning: the number of batches, or what the order depends on."""
+        if self._planned is not None:
+            counts = {**self._posted("planned"), self._world.rank: self._planned}
+            if len(set(counts.values())) > 1:
+                listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
+                self._tell_counts(f"batches in this epoch: {listed}")
+            return
 
-    def _compare_orders(self, mine: str) -> None:
-        for rank, theirs in self._posted("order").items():
-            if theirs != mine:
-                self._tell(
-                    f"{theirs} on rank {rank}, {mine} on rank {self._world.rank}",
-                    "the samplers of the ranks do not belong together",
-                    "the same on every rank, or samples come twice and others never",
-                    "make the samplers of all ranks with the same arguments, and give all of them the same epoch",
-                )
-                return
+        if self._order is not None:
+            for rank, theirs in self._posted("order").items():
+                if theirs != self._order:
+                    self._tell(
+                        "the samplers of the ranks do not belong together",
+                        found=f"{theirs} on rank {rank}, {self._order} on rank {self._world.rank}",
+                        expected="the same arguments on every rank, or samples come twice and others never",
+                        fix="make the samplers of all ranks with the same data, weights, seed and other arguments",
+                    )
+                    return
 
     def _compare_replicas(self) -> None:
         """Raises `RanksDifferError` if shards do not belong together, or ranks with one shard make other batches."""
@@ -183,13 +187,15 @@ class RankWatch:
         keys = {rank: f"{self._name}/{kind}/{rank}" for rank in self._others}
         return {rank: json.loads(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
 
-    def _tell(
-        self,
-        found: str,
-        what: str = "the ranks have different numbers of batches",
-        expected: str = "equally many on every rank, or the last collective of training waits for ever",
-        fix: str = "give all ranks data of the same length with shard='auto', or set batches_per_epoch=",
-    ) -> None:
+    def _tell_counts(self, found: str) -> None:
+        self._tell(
+            "the ranks have different numbers of batches",
+            found=found,
+            expected="equally many on every rank, or the last collective of training waits for ever",
+            fix="give all ranks data of the same length with shard='auto', or set batches_per_epoch=",
+        )
+
+    def _tell(self, what: str, *, found: str, expected: str, fix: str) -> None:
         place = f"rank {self._world.rank} of {self._world.size}"
         message = explain(what, place=place, found=found, expected=expected, fix=fix)
         if self._strict:
@@ -199,11 +205,12 @@ class RankWatch:
             warn(message)
 
 
-def rank_watch(options: Options, terms: Terms, *, uneven: str, is_map: bool) -> RankWatch | None:
+def rank_watch(options: Options, terms: Terms, sampler: object, *, is_map: bool) -> RankWatch | None:
     """Returns what compares an epoch with those of the other ranks; None where they need not be in step.
 
-    uneven: what the sampler does with samples that cannot be dealt out evenly.
+    sampler: the one that knows where it is.
     """
+    uneven = getattr(sampler, "uneven", "pad")
     replica = replica_of(options, terms)
     on_purpose = uneven == "keep" or options.batches_per_epoch is not None
     if replica is None and (on_purpose or terms.world.size == 1):
@@ -214,19 +221,20 @@ def rank_watch(options: Options, terms: Terms, *, uneven: str, is_map: bool) -> 
         return None
 
     strict = options.shard is not None and is_map
-    name = f"{terms.loader}/{terms.epoch}"
+    number = terms.epoch
+    # A rank that has looked at a batch before has begun more epochs than the others.
+    if order_of(sampler) is not None:
+        number = sampler.epoch  # type: ignore[attr-defined]  # `order_of` has looked
+    name = f"{terms.loader}/{number}"
     return RankWatch(store, name, distributed_world(), strict=strict, counts=not on_purpose, replica=replica)
 
 
 def order_of(sampler: object) -> str | None:
-    """Returns what tells a sampler's order from others; None unless it deals it out over the ranks, and counts slowly.
-
-    Such a sampler must make its whole order to tell how many batches each rank has.
-    """
+    """Returns what tells a sampler's arguments from others; None unless it deals out one order, and counts slowly."""
     if not isinstance(sampler, ElasticSampler) or not sampler.length_takes_long or sampler.world != distributed_world():
         return None
     arguments = json.dumps(sampler.order_key(), sort_keys=True, default=str)
-    return f"{sampler.name}, epoch {sampler.epoch}, arguments {crc32(arguments.encode()):08x}"
+    return f"a {sampler.name} with the digest {crc32(arguments.encode()):08x}"
 
 
 def replica_of(options: Options, terms: Terms) -> dict[str, Any] | None:

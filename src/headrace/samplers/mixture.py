@@ -447,7 +447,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
             more = record.to_state(epoch * self.total, epoch * self.total + position)
         if record.replaced and (self._asked is not None or self._is_scheduled):
             more["replaced"] = True
-        return {**self.order_key(), "epoch": epoch, "position": position, **more}
+        return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position, **more}
 
     def begin_change(self, checkpoint: Any) -> None:
         self._record = self._record_at(checkpoint)
@@ -476,6 +476,12 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
 
     def _quota(self, shares: Ints) -> Quota:
         return Quota(shares, self._stream(SOURCES, 0))
+
+    def order_key(self) -> State:
+        # The first answer that was asked for may be another one in each process; further ones the ranks agree on.
+        if self._asked is not None:
+            return super().order_key()
+        return {**super().order_key(), "weights": self._rows}
 
     def _identity(self) -> dict[str, Any]:
         more: dict[str, Any] = {"sources": len(self.lengths), "digest": self._digest, "shuffle": self.shuffle}

@@ -370,6 +370,11 @@ class PackedBatchSampler(WindowedBatchSampler):
             self._counted = epoch, sum(len(self._window(epoch, number)) for number in range(self._windows))
         return self._counted[1]
 
+    def order_key(self) -> State:
+        if self._order is None:
+            return super().order_key()
+        return {**super().order_key(), "order": self._order.order_key()}
+
     def _identity(self) -> State:
         balance: Any = self.balance
         if callable(balance):
@@ -377,5 +382,5 @@ class PackedBatchSampler(WindowedBatchSampler):
         plan = {"packs": self.packs, "fit": self.fit, "too_long": self.too_long, "balance": balance}
         sizes = {"budgets": dict(self.budgets), "rows": self.rows, "window_size": self.window, "digests": self._digests}
         if self._order is not None:
-            plan["ordered_by"] = self._order.order_key()
+            plan["ordered_by"] = self._order.name
         return {"total": self._samples, "seed": self.seed, "shuffle": self.shuffle, **plan, **sizes}

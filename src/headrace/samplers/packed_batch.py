@@ -67,6 +67,11 @@ class PackedBatch(Batch):
         """The number of packs, and the length to which they are padded."""
         return len(self.pieces.edges) - 1, self._row
 
+    def has_part(self, place: int) -> bool:
+        """Tells whether a piece, by its place in the batch, is less than the whole document."""
+        pieces = self.pieces
+        return bool(pieces.starts[place] > 0 or pieces.stops[place] < pieces.lengths[place])
+
     def __reduce__(self) -> Any:
         return PackedBatch, (np.asarray(self, np.int64), self.positions, self.pieces, self._row)
 

@@ -179,10 +179,10 @@ class ElasticSampler(Sampler[Any]):
             >>> sampler.state_dict()["position"]
             0
         """
-        return {**self.order_key(), "epoch": self.epoch, **self._reached()}
+        return {"sampler": self.name, **self._identity(), "epoch": self.epoch, **self._reached()}
 
     def order_key(self) -> State:
-        """Returns what its order depends on besides the epoch: a state of another one is refused."""
+        """Returns what its order depends on, besides the epoch: the same on all ranks that belong together."""
         return {"sampler": self.name, **self._identity()}
 
     def checkpoint(self) -> Any:
@@ -209,9 +209,12 @@ class ElasticSampler(Sampler[Any]):
         """
         return self.uneven == "keep" and not self._is_end(self.state_at(checkpoint))
 
-    def nothing_left(self, checkpoint: Any) -> bool:
-        """Tells whether no rank has anything left behind a checkpoint."""
-        return self._is_end(self.state_at(checkpoint))
+    def is_last(self, checkpoint: Any) -> bool:
+        """Tells whether the batch before a checkpoint is the last one of all ranks, if the length takes long to tell.
+
+        Otherwise it is counted.
+        """
+        return self.length_takes_long and self._is_end(self.state_at(checkpoint))
 
     def _is_end(self, state: State) -> bool:
         """Tells whether nothing is left on any rank."""
@@ -250,7 +253,7 @@ class ElasticSampler(Sampler[Any]):
         if not isinstance(state, dict):
             self._refuse(what, f"a {type(state).__name__}", "what state_dict() returned")
 
-        expected = self.order_key()
+        expected = {"sampler": self.name, **self._identity()}
         differing = [name for name, value in expected.items() if not _are_equal(state.get(name), value)]
         if differing:
             theirs = ", ".join(f"{name}={state.get(name)!r}" for name in differing)
@@ -436,7 +439,7 @@ class PositionalSampler(ElasticSampler):
         if isinstance(checkpoint, dict):
             return checkpoint
         epoch, position = checkpoint
-        return {**self.order_key(), "epoch": epoch, "position": position}
+        return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position}
 
     def _wrapped(self, chunk: range) -> Keys:
         return np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64) % self.total

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Unpack
 import numpy as np
 
 from headrace.core.randomness.counter_based import stream_key, words_at
+from headrace.core.world import World
 from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutation
 from headrace.samplers.positions import local_range
@@ -89,33 +90,47 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
 
     def __iter__(self) -> Iterator[Batch]:
         # A copy: the state that the iteration began from may be asked for again.
-        now = dict(self._begin())
-        epoch = self.epoch
-        world = self.world
+        start = dict(self._begin())
+        now = dict(start)
         self._now = now
-        # The batch of this rank in this step, and how many batches the step has so far.
+        end = {"window": self._windows, "batch": 0}
+        steps = self._steps(self.epoch, start, self.world)
+        step = next(steps, None)
+        while step is not None:
+            mine, place = step
+            # One step ahead: so the state behind the last batch says that nothing is left.
+            step = next(steps, None)
+            if mine is not None:
+                now.update(place if step is not None else end)
+                yield mine[0].batch(mine[1])
+
+        now.update(end)
+
+    def _steps(
+        self, epoch: int, start: State, world: World
+    ) -> Iterator[tuple[tuple[PlannedWindow, int] | None, State]]:
+        """Yields what this rank gets in each step of all ranks, and the place behind the step.
+
+        That is a window and the number of a batch in it; None: only other ranks get one.
+        """
         mine = None
         held = 0
-        for window, number in self._batches(epoch, now):
+        for window, number in self._batches(epoch, start):
             if held == world.rank:
                 mine = window, number
             held += 1
-            # A batch is given out once all ranks have one in this step: an incomplete last step is dealt with below.
-            if held == world.size and mine is not None:
-                now.update(self._place(window, number + 1))
-                yield mine[0].batch(mine[1])
+            if held == world.size:
+                yield mine, self._place(window, number + 1)
                 mine = None
                 held = 0
 
-        now.update(window=self._windows, batch=0)
         if not held or self.uneven == "drop":
             return
         # Ranks that have none in the last step take batches from the beginning of the epoch, each of them another one.
         if mine is None and self.uneven == "pad":
             first = self._batches(epoch, self._beginning(), again=True)
             mine = next(islice(cycle(first), world.rank - held, None))
-        if mine is not None:
-            yield mine[0].batch(mine[1])
+        yield mine, self._place(window, number + 1)
 
     def __len__(self) -> int:
         return len(local_range(0, self._total(self.epoch), self.world, self.uneven))
@@ -168,25 +183,12 @@ class WindowedBatchSampler(ElasticSampler, SplitOverRanks):
     def _reached(self) -> State:
         return dict(self._now)
 
-    def nothing_left(self, checkpoint: Any) -> bool:
-        # Asked with each state: only the last window is planned for it.
-        state = self.state_at(checkpoint)
-        return state["window"] + 1 >= self._windows and self._is_end(state)
-
     def _is_end(self, state: State) -> bool:
-        left = islice(self._batches(state["epoch"], state, again=True), self._fewest)
-        return sum(1 for _ in left) < self._fewest
-
-    @property
-    def _fewest(self) -> int:
-        """How many batches a step of all ranks has at least."""
-        if self.uneven == "drop":
-            return self.world.size
-        return 1
+        return bool(state["window"] >= self._windows)
 
     def follow(self) -> Callable[[], Any]:
         now = self._now
-        rest = {**self.order_key(), "epoch": self.epoch}
+        rest = {"sampler": self.name, **self._identity(), "epoch": self.epoch}
         return lambda: {**rest, **now}
 
 
