@@ -40,7 +40,8 @@ OF_HEADRACE: dict[str, set[str]] = {
     "ChatTemplate": {"fingerprint"},
     "ClassBalancedSampler": {"keys_at"},
     "AskedArguments": {"check_worker_number_rationality"},
-    "PackedBatchSampler": {"adopt_world", "check_state", "load_state_dict", "set_epoch"},
+    "PackedBatch": {"has_part"},
+    "PackedBatchSampler": {"adopt_world", "check_state", "load_state_dict", "order_key", "set_epoch"},
     "PackedStream": {"lies_elsewhere", "set_epoch", "sizes"},
     "CutPlan": {"show", "tables"},
     "DataLoader": {"recorder"},
@@ -61,7 +62,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "LogDataset": {"commit", "endless", "live_sampler", "path_of_sample"},
     "MixtureSampler": {
         "begin_change", "check_state", "checkpoint", "follow", "is_planned_for", "keys_at", "load_state_dict",
-        "set_epoch", "state_at", "upcoming",
+        "order_key", "set_epoch", "state_at", "upcoming",
     },
     "MixedStream": {"encoded", "lies_elsewhere", "set_epoch"},
     "Observed": {"recorder"},

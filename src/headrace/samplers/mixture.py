@@ -122,8 +122,8 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         self.when_exhausted: WhenExhausted = checked_word("when_exhausted", when_exhausted, WhenExhausted)
         self.window = positive("window", window)
         self._digest = digest_of(self.lengths)
-        ends = np.cumsum(self.lengths)
-        self._offsets = ends - self.lengths
+        self.source_edges: Keys = np.append(0, np.cumsum(self.lengths))
+        """Where the sources begin among the keys, and the last one ends, int64 [sources + 1]."""
         self._shuffles = Permutations(self.lengths)
 
         rows = rows_of(weights)
@@ -138,7 +138,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         mixes, end = self._plan(rows)
         self._planned = mixes
         self._record = Record(mixes)
-        total = int(ends[-1])
+        total = self.samples_of_dataset
         if num_samples is not None:
             total = positive("num_samples", num_samples)
         if end is not None:
@@ -195,14 +195,9 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         self.changes += 1
 
     @property
-    def source_edges(self) -> Keys:
-        """Where the sources begin among the keys, and the last one ends, int64 [sources + 1]."""
-        return np.append(self._offsets, self.samples_of_dataset)
-
-    @property
     def samples_of_dataset(self) -> int:
         """How many samples the dataset must have: the sum over all sources."""
-        return int(self.lengths.sum())
+        return int(self.source_edges[-1])
 
     def stats(self) -> dict[str | int, SourceCount]:
         """Tells what has come of each source, over all ranks and epochs, up to where the iteration is.
@@ -282,7 +277,7 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
             words = words_at(self._stream(SAMPLES, 0), sources) + passes.astype(np.uint64) * np.uint64(GOLDEN)
             places = self._shuffles.at(sources, mix_words(words), places)
 
-        keys: Keys = self._offsets[sources] + places
+        keys: Keys = self.source_edges[sources] + places
         return keys
 
     def _counted_from(self, epoch: int) -> int:
