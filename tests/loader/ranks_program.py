@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed
@@ -25,27 +25,47 @@ class Stream(IterableDataset[int]):
         return iter(range(self.length))
 
 
+def packs(seed: int) -> DataLoader[int]:
+    return DataLoader(list(range(SHORT)), batch_sampler=PackedBatchSampler([3] * SHORT, 8, seed=seed))
+
+
+def odd() -> DataLoader[int]:
+    sampler = DistributedSampler(SHORT + 1, uneven="keep", shuffle=False)
+    return DataLoader(list(range(SHORT + 1)), batch_size=4, sampler=sampler)
+
+
+def looked(rank: int) -> DataLoader[int]:
+    loader = DataLoader(list(range(SHORT)), batch_size=4, shard="auto")
+    if not rank:
+        next(iter(loader))
+    return loader
+
+
+def numbered(loader: DataLoader[int]) -> DataLoader[int]:
+    loader.set_epoch(0)
+    return loader
+
+
+LOADERS: dict[str, Callable[[int, int], DataLoader[int]]] = {
+    "auto": lambda _, length: DataLoader(list(range(length)), batch_size=4, shard="auto"),
+    "map": lambda _, length: DataLoader(list(range(length)), batch_size=4),
+    "stream": lambda _, length: DataLoader(Stream(length), batch_size=4),
+    "dealt": lambda *_: DataLoader(Stream(SHORT), batch_size=4, shard="auto"),
+    "replica": lambda rank, _: DataLoader(list(range(SHORT)), batch_size=4, shard=Shard(0, 1), seed=rank),
+    "keep": lambda *_: odd(),
+    "packs": lambda *_: packs(0),
+    "other packs": lambda rank, _: packs(rank),
+    "looked": lambda rank, _: looked(rank),
+    "looked, numbered": lambda rank, _: numbered(looked(rank)),
+    "equal": lambda *_: DataLoader(list(range(SHORT)), batch_size=4),
+    "portion": lambda _, length: DataLoader(list(range(length)), batch_size=4, batches_per_epoch=7),
+}
+"""By kind: makes the loader of a rank, of so many samples where the ranks are to differ."""
+
+
 def main(rank: int, store: str, kind: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    length = LONG if rank else SHORT
-    if kind == "stream":
-        loader = DataLoader(Stream(length), batch_size=4)
-    elif kind == "dealt":
-        loader = DataLoader(Stream(SHORT), batch_size=4, shard="auto")
-    elif kind == "replica":
-        loader = DataLoader(list(range(SHORT)), batch_size=4, shard=Shard(0, 1), seed=rank)
-    elif kind == "keep":
-        sampler = DistributedSampler(SHORT + 1, uneven="keep", shuffle=False)
-        loader = DataLoader(list(range(SHORT + 1)), batch_size=4, sampler=sampler)
-    elif kind in ("packs", "other packs"):
-        packs = PackedBatchSampler([3] * SHORT, 8, seed=rank if kind == "other packs" else 0)
-        loader = DataLoader(list(range(SHORT)), batch_sampler=packs)
-    elif kind == "equal":
-        loader = DataLoader(list(range(SHORT)), batch_size=4)
-    elif kind == "portion":
-        loader = DataLoader(list(range(length)), batch_size=4, batches_per_epoch=7)
-    else:
-        loader = DataLoader(list(range(length)), batch_size=4, shard="auto" if kind == "auto" else None)
+    loader = LOADERS[kind](rank, LONG if rank else SHORT)
     batches = 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

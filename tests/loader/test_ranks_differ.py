@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,36 @@ def test_ranks_whose_samplers_differ_are_named() -> None:
         first.delivers(2)
 
 
+def test_ranks_that_count_other_epochs_are_named_at_their_first_batches() -> None:
+    store = Store()
+
+    def watch(rank: int, epoch: int) -> RankWatch:
+        return RankWatch(store, f"a/{epoch}", World(rank, 2), strict=True, counted=("a", epoch))  # type: ignore[arg-type]
+
+    for further, is_told in ((0, True), (1, True), (2, True), (3, False)):
+        first, second = watch(0, 1), watch(1, 0)
+        first.begin(10)
+        second.begin(10)
+        for count in range(1, further + 1):
+            with warnings.catch_warnings(record=True):
+                warnings.simplefilter("always")
+                second.delivers(count)
+        first.delivers(1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            first.delivers(2)
+        assert ["their orders differ" in str(one.message) for one in caught] == [True] * is_told
+
+    # One that is through is behind, and out of step.
+    first, second = watch(0, 1), watch(1, 0)
+    second.begin(1)
+    second.delivers(1)
+    second.ends(1)
+    first.begin(1)
+    first.delivers(1)
+    first.delivers(2)
+
+
 def test_a_warning_comes_once() -> None:
     first, second = watches(strict=False)
     first.begin(10)
@@ -105,6 +136,8 @@ def test_a_warning_comes_once() -> None:
         pytest.param("map", ["rank 0: 10, rank 1: 12"], marks=pytest.mark.stress),
         ("stream", ["rank 0 has ended after 10 batches, rank 1 goes on"]),
         ("other packs", ["the samplers of the ranks do not belong together", "a PackedBatchSampler with the digest"]),
+        ("looked", ["Rank 0 is in epoch 1, and rank 1 in epoch 0", "set_epoch"]),
+        ("looked, numbered", []),
         ("equal", []),
         ("packs", []),
         pytest.param("dealt", [], marks=pytest.mark.stress),
@@ -127,5 +160,7 @@ def test_in_a_process_group(kind: str, expected: list[str], tmp_path: Path) -> N
     if kind not in ("auto", "replica"):  # one rank ends with the error, and the other's barrier with one of its own
         assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert all(text in said for text in expected), said
-    assert ("different numbers" in said) == (bool(expected) and kind not in ("replica", "other packs"))
+    counts_differ = kind in ("auto", "map", "stream")
+    assert ("different numbers" in said) == counts_differ
+    assert ("their orders differ" in said) == (kind == "looked")
     assert ("belong together" in said) == (kind == "other packs")

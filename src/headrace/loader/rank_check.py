@@ -4,6 +4,9 @@ In training all ranks take each step together, so a rank with a batch more than 
 posts in the store of the process group how many batches it plans, how many it has delivered and when it has ended, and
 looks at what the others have posted by then. It posts before it looks: of two ranks that differ, at least one sees it.
 
+Where each rank counts its epochs itself, a rank that has looked at a batch before is in another epoch than the others,
+with another order. In training they are at the same batch all the same: so ranks post their epoch with the first ones.
+
 Where a sampler would have to make its whole order to tell how many batches it has, the ranks compare its arguments.
 
 With `headrace.Shard` the ranks also post their shards: all must count as many replicas, and the ranks of one replica
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 FRAMES = 12
 """Calls that tell one loader of a script from another."""
 
+FIRST_BATCHES = 2
+"""Of an epoch: at which ranks that are in step may be when one of them gets its second batch."""
+
 _made: Counter[str] = Counter()
 
 
@@ -53,7 +59,8 @@ class RankWatch:
     """One epoch of one loader, on one rank.
 
     strict: whether ranks that differ are an error, or only a warning. counts: whether all must make equally many
-    batches. replica: what `replica_of` says of this rank.
+    batches. replica: what `replica_of` says of this rank. counted: the loader's name and the epoch, where each rank
+    counts its own; None: the user numbers them.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class RankWatch:
         strict: bool,
         counts: bool = True,
         replica: Mapping[str, Any] | None = None,
+        counted: tuple[str, int] | None = None,
     ) -> None:
         self._store = store
         self._name = name
@@ -72,6 +80,7 @@ class RankWatch:
         self._strict = strict
         self._counts = counts
         self._replica = replica
+        self._counted = counted
         self._others = [rank for rank in range(world.size) if rank != world.rank]
         self._planned: int | None = None
         self._order: str | None = None
@@ -90,6 +99,7 @@ class RankWatch:
             self._compare_replicas()
         if not self._counts:
             return
+        self._post_epoch(0)
         if planned is not None:
             self._post("planned", planned)
         if order is not None:
@@ -102,8 +112,11 @@ class RankWatch:
             self._compare_replicas()
         if not self._counts:
             return
+        if count <= FIRST_BATCHES + 1:
+            self._post_epoch(count)
         if count == 2:  # in step with the others, who have begun by now
             self._compare()
+            self._compare_epochs()
         if self._planned is not None:
             return
 
@@ -121,6 +134,7 @@ class RankWatch:
         if not self._counts:
             return
 
+        self._post_epoch(FIRST_BATCHES + 1)
         self._store.set(self._ended, json.dumps([self._world.rank, count]))
         for kind in ("planned", "delivered"):
             for rank, others in self._posted(kind).items():
@@ -149,6 +163,25 @@ class RankWatch:
                         fix="make the samplers of all ranks with the same data, weights, seed and other arguments",
                     )
                     return
+
+    def _post_epoch(self, count: int) -> None:
+        if self._counted is not None:
+            loader, epoch = self._counted
+            self._store.set(f"{loader}/epoch/{self._world.rank}", json.dumps([epoch, count]))
+
+    def _compare_epochs(self) -> None:
+        """Warns of a rank that is at the first batches of another epoch. Never an error: ranks may be out of step."""
+        if self._counted is None:
+            return
+        loader, mine = self._counted
+        for rank, (epoch, count) in self._posted_under(f"{loader}/epoch").items():
+            if epoch != mine and count <= FIRST_BATCHES:
+                warn(
+                    f"Rank {self._world.rank} is in epoch {mine}, and rank {rank} in epoch {epoch}: their orders "
+                    "differ, so samples come twice and others never. Has one of them begun to iterate once more "
+                    "(next(iter(loader)))? Call loader.set_epoch(epoch) before each epoch, on all ranks."
+                )
+                return
 
     def _compare_replicas(self) -> None:
         """Raises `RanksDifferError` if shards do not belong together, or ranks with one shard make other batches."""
@@ -184,7 +217,10 @@ class RankWatch:
 
     def _posted(self, kind: str) -> dict[int, Any]:
         """Returns what the other ranks have posted by now: a count, or what `replica_of` says."""
-        keys = {rank: f"{self._name}/{kind}/{rank}" for rank in self._others}
+        return self._posted_under(f"{self._name}/{kind}")
+
+    def _posted_under(self, place: str) -> dict[int, Any]:
+        keys = {rank: f"{place}/{rank}" for rank in self._others}
         return {rank: json.loads(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
 
     def _tell_counts(self, found: str) -> None:
@@ -226,7 +262,12 @@ def rank_watch(options: Options, terms: Terms, sampler: object, *, is_map: bool)
     if order_of(sampler) is not None:
         number = sampler.epoch  # type: ignore[attr-defined]  # `order_of` has looked
     name = f"{terms.loader}/{number}"
-    return RankWatch(store, name, distributed_world(), strict=strict, counts=not on_purpose, replica=replica)
+    counted = None
+    if options.counts_epochs:
+        counted = terms.loader, terms.epoch
+    return RankWatch(
+        store, name, distributed_world(), strict=strict, counts=not on_purpose, replica=replica, counted=counted
+    )
 
 
 def order_of(sampler: object) -> str | None:
