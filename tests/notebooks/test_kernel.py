@@ -70,7 +70,7 @@ for number, (batch, pids) in enumerate(loader):
     if number == 3:
         state = loader.state_dict()
         print(*loaded_in)
-        print("looping", flush=True)
+        print("looping")  # without flush=True: the interrupt would come while the kernel waits for its own output
 """,
         interrupt_at="looping",
     )
