@@ -78,10 +78,14 @@ def test_equal_ranks_are_left_alone() -> None:
 
 
 def test_ranks_whose_samplers_differ_are_named() -> None:
-    first, second = watches()
-    first.begin(None, "a sampler")
+    store: Any = Store()
+    first, second = (
+        RankWatch(store, "a/0", World(rank, 2), strict=True, order=order)
+        for rank, order in enumerate(("a sampler", "another"))
+    )
+    first.begin(None)
     with pytest.raises(RanksDifferError, match="a sampler on rank 0, another on rank 1"):
-        second.begin(None, "another")
+        second.begin(None)
     first.delivers(1)
     with pytest.raises(RanksDifferError, match="another on rank 1, a sampler on rank 0"):
         first.delivers(2)

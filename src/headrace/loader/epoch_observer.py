@@ -10,7 +10,7 @@ from headrace.epoch.draws import resumable
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.lengths import samples_of, warn_if_short
 from headrace.loader.left_alone import say_what_is_left_alone
-from headrace.loader.rank_check import RankWatch, order_of, rank_watch
+from headrace.loader.rank_check import RankWatch, rank_watch
 from headrace.loader.session import LoaderSession
 from headrace.loader.setting import setting_of
 from headrace.telemetry.dataset_traps import StreamComparison, hazards
@@ -44,7 +44,7 @@ class EpochObserver:
         """The epoch begins, for which the loop asked at `began`. fresh: whether its workers are new."""
         epoch.fault_counter.begin_epoch(samples_of(epoch.spec) if epoch.is_map else None)
         if self.ranks is not None:
-            self.ranks.begin(epoch.planned, order_of(resumable(epoch.spec.index_sampler)))
+            self.ranks.begin(epoch.planned)
 
         setting = setting_of(
             loader,

@@ -60,10 +60,10 @@ class RankWatch:
 
     strict: whether ranks that differ are an error, or only a warning. counts: whether all must make equally many
     batches. replica: what `replica_of` says of this rank. counted: the loader's name and the epoch, where each rank
-    counts its own; None: the user numbers them.
+    counts its own; None: the user numbers them. order: what `order_of` says of its sampler.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what ranks are told apart by
         self,
         store: Store,
         name: str,
@@ -73,6 +73,7 @@ class RankWatch:
         counts: bool = True,
         replica: Mapping[str, Any] | None = None,
         counted: tuple[str, int] | None = None,
+        order: str | None = None,
     ) -> None:
         self._store = store
         self._name = name
@@ -83,17 +84,13 @@ class RankWatch:
         self._counted = counted
         self._others = [rank for rank in range(world.size) if rank != world.rank]
         self._planned: int | None = None
-        self._order: str | None = None
+        self._order = order
         self._ended = f"{name}/ended"
         self._said = False
 
-    def begin(self, planned: int | None, order: str | None = None) -> None:
-        """Posts how many batches this rank will make, if that is known. Raises `RanksDifferError`.
-
-        order: what the sampler's order depends on; None: that need not be the same on all ranks.
-        """
+    def begin(self, planned: int | None) -> None:
+        """Posts how many batches this rank will make, if that is known. Raises `RanksDifferError`."""
         self._planned = planned
-        self._order = order
         if self._replica is not None:
             self._post("replica", json.dumps(self._replica))
             self._compare_replicas()
@@ -102,8 +99,8 @@ class RankWatch:
         self._post_epoch(0)
         if planned is not None:
             self._post("planned", planned)
-        if order is not None:
-            self._post("order", json.dumps(order))
+        if self._order is not None:
+            self._post("order", json.dumps(self._order))
         self._compare()
 
     def delivers(self, count: int) -> None:
@@ -258,16 +255,18 @@ def rank_watch(options: Options, terms: Terms, sampler: object, *, is_map: bool)
 
     strict = options.shard is not None and is_map
     number = terms.epoch
+    order = order_of(sampler)
     # A rank that has looked at a batch before has begun more epochs than the others.
-    if order_of(sampler) is not None:
+    if order is not None:
         number = sampler.epoch  # type: ignore[attr-defined]  # `order_of` has looked
     name = f"{terms.loader}/{number}"
     counted = None
     if options.counts_epochs:
         counted = terms.loader, terms.epoch
     return RankWatch(
-        store, name, distributed_world(), strict=strict, counts=not on_purpose, replica=replica, counted=counted
-    )
+        store, name, distributed_world(), strict=strict, counts=not on_purpose, replica=replica, counted=counted,
+        order=order,
+    )  # fmt: skip
 
 
 def order_of(sampler: object) -> str | None:
