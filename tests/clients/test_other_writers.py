@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import headrace
 from tests.clients.other_tools import every_tool
 from tests.clients.other_tools.comparison import Written, judged
 from tests.clients.other_tools.table import LEAST_READ, ROWS, Row
@@ -66,6 +67,19 @@ def test_an_error_must_name_what_is_refused(
 ) -> None:
     np.save(tmp_path / "x.npy", array)
     assert judged(Written("complex", tmp_path / "x.npy", list(array), "missing", names)).result == result
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_worker_unpacks_what_a_plugin_of_hdf5_packed(context: str, tmp_path: Path) -> None:
+    tables = pytest.importorskip("tables")
+    pytest.importorskip("hdf5plugin")
+    values = np.arange(60, dtype="f4")
+    with tables.open_file(str(tmp_path / "x.h5"), "w") as file:
+        filters = tables.Filters(complevel=5, complib="bzip2", shuffle=True)
+        file.create_carray("/", "quality", obj=values, filters=filters, chunkshape=(30,))
+    dataset = headrace.open(tmp_path / "x.h5")
+    loader = headrace.DataLoader(dataset, 6, num_workers=2, multiprocessing_context=context)
+    assert [value for batch in loader for value in batch["quality"].tolist()] == values.tolist()
 
 
 def test_what_is_left_out_with_a_warning_is_told(tmp_path: Path) -> None:

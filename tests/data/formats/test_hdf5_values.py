@@ -98,3 +98,41 @@ def test_values_that_lie_elsewhere_are_refused_by_name_and_may_be_left_out(kind:
     with pytest.raises(FormatError, match="other files, which are not opened: x"):
         headrace.open(tmp_path / "x.h5")
     assert [sample["y"] for sample in headrace.open(tmp_path / "x.h5", columns=["y"])] == [0, 1, 2]
+
+
+LZO = 305
+"""The number of a filter that neither HDF5 nor hdf5plugin has."""
+
+
+def _packed_elsewhere(path: Path, chunks: list[bytes | None]) -> None:
+    """Writes a dataset of chunks of two values, each packed by LZO, or, if None, as it is."""
+    with h5py.File(path, "w") as file:
+        layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        layout.set_chunk((2,))
+        layout.set_filter(LZO, h5py.h5z.FLAG_OPTIONAL)
+        space = h5py.h5s.create_simple((2 * len(chunks),))
+        dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT64, space, layout)
+        for number, chunk in enumerate(chunks):
+            values = np.arange(2 * number, 2 * number + 2).tobytes()
+            dataset.write_direct_chunk((2 * number,), chunk or values, int(chunk is None))
+
+
+@pytest.mark.quick
+def test_an_error_names_the_filter_that_a_dataset_needs(tmp_path: Path) -> None:
+    _packed_elsewhere(tmp_path / "x.h5", [b"packed", None])
+    with pytest.raises(FormatError, match=f"dataset 'x'(.|\n)*number {LZO}(.|\n)*gzip") as error:
+        headrace.open(tmp_path / "x.h5")
+    assert "restore" not in str(error.value)
+
+
+def test_chunks_that_a_missing_filter_left_as_they_are_can_be_read(tmp_path: Path) -> None:
+    _packed_elsewhere(tmp_path / "x.h5", [None, None])
+    assert [int(sample["x"]) for sample in headrace.open(tmp_path / "x.h5")] == [0, 1, 2, 3]
+
+
+def test_a_later_chunk_that_needs_a_missing_filter_names_it(tmp_path: Path) -> None:
+    _packed_elsewhere(tmp_path / "x.h5", [None, b"packed"])
+    dataset = headrace.open(tmp_path / "x.h5")
+    with pytest.raises(FormatError, match=f"dataset 'x', samples 0 to 3(.|\n)*number {LZO}") as error:
+        dataset[2]
+    assert "restore" not in str(error.value)

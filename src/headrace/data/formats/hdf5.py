@@ -23,6 +23,7 @@ from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema, schema_of_text, to_json_text
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.guards.limits import allowed, check_unfolding, too_large
+from headrace.data.formats.hdf5_filters import check_filters, missing_filters, without_filters
 from headrace.data.formats.manifest import manifest_of, only_known
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.unreadable import unreadable
@@ -243,8 +244,9 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     if length // step > BLOCKS:
         raise too_large(path, f"{length:,} samples", f"{BLOCKS * step:,} at most")
 
-    for dataset in columns.values():
+    for name, dataset in columns.items():
         _check_dataset(path, dataset, min(step, length), trust)
+        check_filters(path, name, dataset)
 
     blocks = even_blocks(length, step)
     return ChunkReader(path, Schema(tuple(fields)), list(map(len, blocks)))
@@ -328,7 +330,9 @@ class ChunkReader(BlockReader):
         columns = {}
         for name in names:
             field = self.schema[name]
+            missing: dict[int, str] = {}
             try:
+                missing = missing_filters(file[name])
                 if field.kind == "text":
                     part = file[name].asstr(errors="surrogateescape")[start:stop]
                 else:
@@ -346,9 +350,10 @@ class ChunkReader(BlockReader):
             except FAILURES as error:
                 if isinstance(error, FormatError):
                     raise
-                raise unreadable(
-                    f"{self.place}, dataset {name!r}, samples {start} to {stop - 1}", "HDF5 file", error
-                ) from error
+                place = f"{self.place}, dataset {name!r}, samples {start} to {stop - 1}"
+                if missing:
+                    raise without_filters(place, missing) from error
+                raise unreadable(place, "HDF5 file", error) from error
 
         return columns
 
