@@ -91,6 +91,7 @@ class Delivered(NamedTuple):
 
 def output_of(command: list[str], environment: dict[str, str]) -> tuple[str, str]:
     """Runs a command beside the scripts, with all that it starts. Returns what it printed, and its errors."""
+    environment = {**environment, "PYTHONFAULTHANDLER": "1"}  # a process that aborts says where its threads were
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=SCRIPTS,
         start_new_session=True,

@@ -10,13 +10,10 @@ from headrace.batches.notes import note
 from headrace.core.errors import SampleError
 from headrace.core.randomness.counter_based import stream_key
 from headrace.faults.bad_sample import BadSample
-from headrace.faults.classify import went_through_a_generator
+from headrace.faults.classify import IN_A_ROW, went_through_a_generator
 from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import SPARE
 from headrace.packing.document_pack import DocumentPack
-
-IN_A_ROW = 100
-"""Bad samples one behind the other, after which an iterator is taken to be stuck."""
 
 GENERATOR = (
     "a generator ends when it raises, so on_error= cannot continue after this sample: catch the exception inside of "
@@ -79,8 +76,8 @@ class Ending:
         self.alarmed = False
 
 
-def errors_of(sample: Any) -> Sequence[Exception]:
-    """Returns the exceptions of the documents that a pack of a stream goes without."""
+def errors_of(sample: Any) -> Sequence[tuple[int, Exception]]:
+    """Returns the documents that a pack of a stream goes without: the number of each, and its exception."""
     if isinstance(sample, DocumentPack):
         return sample.errors
     return ()
@@ -116,9 +113,9 @@ class StreamBatch:
             self.first = self._latest
         return None
 
-    def _leave_out(self, number: int, errors: Sequence[Exception]) -> None:
+    def _leave_out(self, errors: Sequence[tuple[int, Exception]]) -> None:
         """Counts the documents that a pack goes without. Raises the first of their exceptions if the policy does."""
-        for error in errors:
+        for number, error in errors:
             if self._handler is None:
                 raise error
             bad, _ = self._handler.judge(number, "load", error)
@@ -130,7 +127,7 @@ class StreamBatch:
         error = self.read(source)
         self.length += 1
         if error is None and self._latest is not None:
-            self._leave_out(number, errors_of(self._latest[1]))
+            self._leave_out(errors_of(self._latest[1]))
             self._samples.append(self._latest)
         elif error is not None and self._handler is not None:
             bad, action = self._handler.judge(number, "load", error)

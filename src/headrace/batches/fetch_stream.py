@@ -204,7 +204,7 @@ class IterableFetcher:
             try:
                 samples.append(self._source.next())
                 if self._source.gives_packs:
-                    for error in errors_of(samples[-1]):
+                    for _, error in errors_of(samples[-1]):
                         raise error
             except StopIteration:
                 self._ended = True

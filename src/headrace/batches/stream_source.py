@@ -117,9 +117,12 @@ class StreamSource:
             if type(state) is MissingState:
                 missing = state
 
+        more: dict[str, Any] = {**self._order}
+        if self.gives_packs:
+            more["documents"] = self._iterator.documents  # type: ignore[attr-defined]  # beside `next_pack`
         if missing is not None:
-            return {"items": self.position, "dataset": None, "iterator": None, "missing": missing.why, **self._order}
-        return {"items": self.position, "dataset": of_dataset, "iterator": of_iterator, **self._order}
+            return {"items": self.position, "dataset": None, "iterator": None, "missing": missing.why, **more}
+        return {"items": self.position, "dataset": of_dataset, "iterator": of_iterator, **more}
 
     def give_up_state(self, missing: MissingState) -> None:
         self._missing = missing

@@ -143,7 +143,10 @@ class NamesLastSample(Protocol):
 
 
 class YieldsPacks(Protocol):
-    """An iterator over an iterable dataset whose samples are packs of documents that were read ahead."""
+    """An iterator over an iterable dataset whose samples are packs of documents that were read ahead.
+
+    Its `documents` are how many were read for the packs that came, the bad ones too.
+    """
 
     def next_pack(self) -> Any:
         """Returns the next pack; its `errors` are of documents that it goes without. Called in place of `__next__`."""

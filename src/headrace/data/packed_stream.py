@@ -137,7 +137,7 @@ class PackedIterator:
         """The window behind it, as soon as its reading has begun."""
         self._ahead: DocumentPack | None = None
         """A pack whose exceptions `__next__` raises first."""
-        self._untold: list[Exception] = []
+        self._untold: list[tuple[int, Exception]] = []
         self._begun: dict[str, Any] | None = None
         """The state of a window that is to be read again."""
 
@@ -149,7 +149,7 @@ class PackedIterator:
             self._ahead = self.next_pack()
             self._untold = [*self._ahead.errors]
         if self._untold:
-            raise self._untold.pop(0)
+            raise self._untold.pop(0)[1]
         pack, self._ahead = self._ahead, None
         return pack
 
@@ -184,6 +184,13 @@ class PackedIterator:
         """Returns where the document that was read last comes from. part: a column, if only one is meant."""
         return self._source.place_of_last(part)
 
+    @property
+    def documents(self) -> int:
+        """How many documents were read for the packs that came, the bad ones too, and those of the window's others."""
+        if self._window.given:
+            return self._window.end
+        return self._window.first
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -192,16 +199,30 @@ class PackedIterator:
             return self._begun
         window = self._window
         given = window.given - (self._ahead is not None)
-        return {"stream": window.begins_at, "read": window.first, "packs": given, "digest": window.digest}
+        place = {"stream": window.begins_at, "read": window.first, "packs": given, "digest": window.digest}
+        return {**place, "plan": self._packing.plan}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on behind the packs that were given: reads their window again."""
+        self._check_plan(state_dict["plan"])
         self._source.load_state_dict(state_dict["stream"])
         self._window = StreamWindow(self._packing, self._source, state_dict["read"])
         self._window.begins_at = state_dict["stream"]
         self._next = self._ahead = self._begun = None
         if state_dict["digest"]:
             self._begun = state_dict
+
+    def _check_plan(self, plan: dict[str, Any]) -> None:
+        """Raises `StateError` if packs were planned in another way when the state was saved."""
+        for name, mine in self._packing.plan.items():
+            if plan.get(name) != mine:
+                raise StateError.about(
+                    "this state belongs to packs that were made in another way",
+                    place=PLACE,
+                    found=f"{name}={plan.get(name)!r} in the state, {name}={mine!r} here",
+                    expected="the same arguments: with others, documents would come twice, and others never",
+                    fix=f"pack with {name}={plan.get(name)!r} until the epoch has ended, or begin it anew",
+                )
 
     def _go_on(self, begun: dict[str, Any]) -> None:
         """Reads a window again that was begun, and goes behind the packs that were given."""

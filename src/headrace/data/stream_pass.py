@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.core.hugging_face_streams import going_on_from, is_hugging_face_stream
 from headrace.core.protocols import answers, is_stateful
-from headrace.faults.classify import went_through_a_generator
+from headrace.faults.classify import IN_A_ROW, went_through_a_generator
 
 
 class StreamPass:
@@ -29,6 +29,7 @@ class StreamPass:
         self._has_begun = False
         """Whether its iterator was made to go on anywhere, or asked for a sample."""
         self._failure: Exception | None = None
+        self._bad_in_a_row = 0
 
     def begin_again(self) -> None:
         """Goes back to the beginning, behind the end of a pass."""
@@ -39,6 +40,11 @@ class StreamPass:
     def is_at_beginning(self) -> bool:
         """Whether nothing was read in this pass."""
         return self._read == 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether so many samples failed, one behind the other, that the stream is taken to be stuck."""
+        return self._bad_in_a_row >= IN_A_ROW
 
     def next(self) -> Any:
         """Returns the next sample of this pass. Raises `StopIteration` at its end."""
@@ -65,10 +71,12 @@ class StreamPass:
             if self.name is not None:
                 error.add_note(f"headrace: raised by source {self.name!r} of the mixture")
             self._failure = error
+            self._bad_in_a_row += 1
             self._read += 1
             raise
 
         self._failure = None
+        self._bad_in_a_row = 0
         self._read += 1
         self.samples += 1
         return sample

@@ -10,12 +10,12 @@ from zlib import crc32
 
 import numpy as np
 
-from headrace.core.errors import SampleError
+from headrace.core.errors import DatasetError, SampleError
 from headrace.core.randomness.counter_based import stream_key
 from headrace.core.randomness.rng import sample_streams
 from headrace.core.text.log_once import warn_once
 from headrace.data.stream_pass import StreamPass
-from headrace.faults.classify import is_never_skipped
+from headrace.faults.classify import IN_A_ROW, is_never_skipped
 from headrace.packing.document_pack import DocumentPack
 from headrace.packing.fit import FITS, Fit, Numbers, Packs
 from headrace.samplers.windowed import shuffled
@@ -37,6 +37,12 @@ class Packing:
     window: int
     sizes: Callable[[Any], list[int]]
     """Returns the size of a document by each budget."""
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The arguments that decide which documents are in a pack."""
+        budgets = dict(self.budgets)
+        return {"budget": budgets, "fit": self.fit, "too_long": self.too_long, "window": self.window}
 
 
 class StreamWindow:
@@ -64,7 +70,8 @@ class StreamWindow:
         self._source = source
         self._documents: list[Any] = []
         self._sizes: list[list[int]] = []
-        self._errors: list[Exception] = []
+        self._errors: list[tuple[int, Exception]] = []
+        """Of the bad documents: the number of each, and its exception."""
         self._failure: Exception | None = None
         """What ended the reading. It is raised once the packs of the window before have come."""
         self._lengths = NONE
@@ -89,13 +96,13 @@ class StreamWindow:
         """How many documents are still to be read, as far as is known."""
         if self.is_last or self._failure is not None:
             return 0
-        return self._packing.window - len(self._documents)
+        return self.first + self._packing.window - self.end
 
     def read(self, count: int) -> None:
         """Reads so many more documents, at most."""
-        until = len(self._documents) + count
+        until = self.end + count
         with sample_streams() as begin:
-            while len(self._documents) < until and self.documents_left:
+            while self.end < until and self.documents_left:
                 begin(self.end)
                 self._read_one()
 
@@ -164,11 +171,14 @@ class StreamWindow:
             return
         except Exception as error:  # noqa: BLE001 - one that ends the stream is raised by `make_packs`
             # A generator that has ended raises the same exception for ever.
-            if is_never_skipped(error) or (self._errors and error is self._errors[-1]):
+            is_the_same = bool(self._errors) and error is self._errors[-1][1]
+            if is_never_skipped(error) or is_the_same:
                 self._failure = error
                 return
             error.add_note(f"headrace: raised by document number {self.end} of this iterator, which was read ahead")
-            self._errors.append(error)
+            self._errors.append((self.end, error))
+            if self._source.is_stuck:
+                self._failure = _stuck(self.end, error)
         else:
             self._documents.append(document)
             self._sizes.append(sizes)
@@ -194,3 +204,16 @@ class StreamWindow:
                 f"{place}, {size:,} {name}",
             )
         return sizes
+
+
+def _stuck(documents: int, last: Exception) -> DatasetError:
+    """Returns the error for a stream that gives bad documents only."""
+    failure = DatasetError.about(
+        "the stream gives no good documents any more",
+        place=f"{PLACE}, behind document number {documents - IN_A_ROW - 1}",
+        found=f"{IN_A_ROW} bad ones, one behind the other; the last: {type(last).__name__}: {last}",
+        expected="a stream whose documents are good in the main",
+        fix="see whether the dataset itself is at fault",
+    )
+    failure.__cause__ = last
+    return failure

@@ -214,7 +214,10 @@ class Epoch:
             name = type(self.spec.dataset).__qualname__
             warn_once(f"{name}, state", f"{name} has no state now, so loader.state_dict() raises: {why}")
         if losses:
-            seen = self.seen + self.held
+            if self.is_map:
+                seen = self.seen + self.held
+            else:
+                seen = self._seen_of_stream({**self.progress.replicas, replica: state}, int(self.progress.batches) + 1)
             self.held -= sum(loss.action == "skip" for loss in losses)
             self.fault_counter.delivered(losses, seen)
 
@@ -260,7 +263,12 @@ class Epoch:
         """How many samples of this epoch were delivered, the bad ones too."""
         if self.is_map:
             return int(self.progress.samples)
-        return int(self.progress.batches) * int(self.terms.fingerprint["batch_size"] or 1)
+        return self._seen_of_stream(self.progress.replicas, int(self.progress.batches))
+
+    def _seen_of_stream(self, states: Mapping[int, Any], batches: int) -> int:
+        """Returns how many samples so many batches had; of packs, the documents that `states` of replicas tell of."""
+        documents = sum(state.get("documents", 0) for state in states.values() if isinstance(state, dict))
+        return documents or batches * int(self.terms.fingerprint["batch_size"] or 1)
 
     def is_at_end(self) -> bool:
         """Tells whether the sampler has nothing left; False for streams, of which only they themselves know."""

@@ -40,6 +40,9 @@ PROGRAM = (ImportError, NameError, SyntaxError, NotImplementedError)
 
 LONGEST_CHAIN = 16
 
+IN_A_ROW = 100
+"""Bad samples one behind the other, after which an iterator is taken to be stuck."""
+
 
 def blame(error: BaseException) -> Blame:
     """Tells who is to blame for an exception, by it and what it was raised from.

@@ -22,5 +22,5 @@ class DocumentPack:
     """How long each is said to be as a whole, likewise."""
     row: int
     """The length to which the pack is padded."""
-    errors: Sequence[Exception] = ()
-    """Of documents that could not be read, before this one's."""
+    errors: Sequence[tuple[int, Exception]] = ()
+    """Of documents that could not be read, before this one's: the number of each in the stream, and its exception."""
