@@ -333,6 +333,23 @@ def test_a_schedule_counts_the_samples_of_all_workers() -> None:
     assert sources == [0] * 80 + [1] * 80
 
 
+@pytest.mark.parametrize("later", [[1, 0], {0: [1, 0], 20: [0, 1]}])
+def test_other_weights_are_refused_as_far_as_they_held(later: Any) -> None:
+    def mixed(weights: Any) -> Any:
+        return iter(headrace.mix([Numbers(0, 999), Numbers(1000, 999)], weights))
+
+    iterator = mixed({0: [1, 0], 50: [1, 1]})
+    list(islice(iterator, 10))
+    state = iterator.state_dict()
+    resumed = mixed(later)
+    resumed.load_state_dict(state)
+    assert list(islice(resumed, 80)) == list(islice(mixed(later), 10, 90))
+    for others in ([0, 1], {0: [1, 1], 50: [1, 1]}):
+        with pytest.raises(StateError, match=r"(?s)other weights.*place: +headrace\.mix.*fix:.*<position>"):
+            mixed(others).load_state_dict(state)
+    mixed(lambda _: [0, 1]).load_state_dict(state)
+
+
 def test_a_function_is_asked_in_each_window() -> None:
     asked = []
 

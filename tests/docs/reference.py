@@ -41,7 +41,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "ClassBalancedSampler": {"keys_at"},
     "AskedArguments": {"check_worker_number_rationality"},
     "PackedBatch": {"has_part"},
-    "PackedBatchSampler": {"adopt_world", "check_state", "load_state_dict", "order_key", "set_epoch"},
+    "PackedBatchSampler": {"adopt_world", "check_state", "load_state_dict", "order_key", "set_epoch", "upcoming"},
     "PackedStream": {"lies_elsewhere", "set_epoch", "sizes"},
     "CutPlan": {"show", "tables"},
     "DataLoader": {"recorder"},
@@ -62,7 +62,7 @@ OF_HEADRACE: dict[str, set[str]] = {
     "LogDataset": {"commit", "endless", "live_sampler", "path_of_sample"},
     "MixtureSampler": {
         "begin_change", "check_state", "checkpoint", "follow", "is_planned_for", "keys_at", "load_state_dict",
-        "order_key", "set_epoch", "state_at", "upcoming",
+        "order_key", "set_epoch", "state_at", "state_before", "upcoming",
     },
     "MixedStream": {"encoded", "lies_elsewhere", "set_epoch"},
     "Observed": {"recorder"},

@@ -128,7 +128,7 @@ def run(size: int, changes: dict[int, list[int]], resume: tuple[int, int] | None
             states = [sampler.state_dict() for sampler in ranks]
             assert states == [states[0]] * len(ranks)
             size = resume[1]
-            ranks = [MixtureSampler([500, 300], [9, 9], 720, rank=rank, world_size=size) for rank in range(size)]
+            ranks = [MixtureSampler([500, 300], [1, 2], 720, rank=rank, world_size=size) for rank in range(size)]
             for sampler in ranks:
                 sampler.load_state_dict(states[0])
             iterators = [iter(sampler) for sampler in ranks]
@@ -189,9 +189,11 @@ def test_padding_repeats_what_came_first() -> None:
         ([5], [-1], "-1.0"),
         ([], [], "shape (0,)"),
         ([5, 5], [float("nan"), 1], "nan at index 0"),
+        ([5, 5], [-1, 1], "one weight for each source,"),
+        ([5, 5], None, "found:    None\n"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(lengths: list[int], weights: list[float], found: str) -> None:
+def test_weights_that_do_not_fit_are_refused(lengths: list[int], weights: Any, found: str) -> None:
     with pytest.raises(UsageError, match=r"(?s)place:    weights=.*found:.*expected:.*fix:") as caught:
         MixtureSampler(lengths, weights)
     assert found in str(caught.value)
@@ -223,3 +225,20 @@ def test_a_state_before_the_first_batch_of_a_second_pass_has_it_ask_again() -> N
     again = made()
     again.load_state_dict(state)
     assert list(again) == list(iterator)
+
+
+class Failing:
+    def weights_at(self, count: int) -> list[float]:
+        return [1, 1] if count < 20 else [1, float("nan")]
+
+
+def test_weights_that_a_function_answers_later_are_refused_with_its_name_and_the_count() -> None:
+    def unnamed(count: int) -> dict[str, float]:
+        return {"a": 1, "b": 1} if count < 20 else {"a": 1}
+
+    for weights, place in ((Failing(), "Failing.weights_at(20)"), (unnamed, "unnamed(20)")):
+        keys = iter(MixtureSampler({"a": 5, "b": 5}, weights, 50, window=10, **ALONE))
+        assert len(list(islice(keys, 20))) == 20
+        with pytest.raises(UsageError) as caught:
+            next(keys)
+        assert f"place:    weights={place}\n" in str(caught.value)

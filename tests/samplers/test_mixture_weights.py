@@ -136,7 +136,7 @@ def test_set_weights_takes_the_place_of_a_schedule_also_after_a_resume() -> None
 def test_a_state_of_plain_weights_goes_on_under_a_schedule() -> None:
     before = MixtureSampler(LENGTHS, [1, 0], 600, **ALONE)
     list(islice(before, 100))
-    after = MixtureSampler(LENGTHS, {0: [0, 1], 50: [0, 1], 200: [0, 1]}, 600, **ALONE)
+    after = MixtureSampler(LENGTHS, {0: [1, 0], 200: [0, 1]}, 600, **ALONE)
     after.load_state_dict(before.state_dict())
     rest = list(after)
     assert (of_first(rest, 0, 100), of_first(rest, 100)) == (100, 0)

@@ -338,6 +338,10 @@ def test_a_function_that_gives_no_cost_for_each_document_is_an_error() -> None:
         list(PackedBatchSampler([3, 4], 8, balance=lambda lengths: lengths.sum(), **ALONE))
     with pytest.raises(UsageError, match="balance"):
         list(PackedBatchSampler([3, 4], 8, balance=lambda lengths: lengths * float("nan"), **ALONE))
+    sizes = {"tokens": [3, 4, 5], "patches": [1, 0, 2]}
+    budgets = {"tokens": 8, "patches": 8}
+    with pytest.raises(UsageError, match=r"found: +a function that returned inf at index 1, for 4 tokens, 0 patches"):
+        list(PackedBatchSampler(sizes, budgets, balance=lambda some: [1, float("inf"), 2], **ALONE))
 
 
 def test_a_loader_plans_no_more_windows_than_it_reads() -> None:

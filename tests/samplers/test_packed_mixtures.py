@@ -46,6 +46,35 @@ def test_shares_of_tokens_are_those_of_the_packs() -> None:
     assert tokens[0] / sum(tokens) == pytest.approx(0.5, abs=0.02)
 
 
+WITHIN = np.minimum(LENGTHS, 64)
+FITTING = np.where(LENGTHS > 64, 0, LENGTHS)
+
+
+@pytest.mark.parametrize("too_long, trained", [("cut", WITHIN), ("skip", FITTING)])
+def test_a_mixture_of_tokens_that_counts_other_lengths_than_the_packs_is_warned_of(too_long: Any, trained: Any) -> None:
+    def packed(lengths: Any, **more: Any) -> PackedBatchSampler:
+        words = {"unit": "tokens", "lengths": lengths, **more}
+        mixture = MixtureSampler({"web": len(WEB), "code": len(CODE), "none": 0}, [1, 1, 0], 4000, **words, **ALONE)
+        return PackedBatchSampler(LENGTHS, 64, order=mixture, window=500, too_long=too_long, **ALONE)
+
+    web, code = trained[: len(WEB)], trained[len(WEB) :]
+    packed([WEB, CODE, 1], unit="samples")
+    tokens = [0, 0]
+    for batch in packed([web, code.mean() * 1.005, 1]):
+        for key, start, stop in (piece for pack in batch.packs for piece in pack):
+            tokens[key >= len(WEB)] += stop - start
+    assert tokens[0] / sum(tokens) == pytest.approx(0.5, abs=0.02)
+
+    with pytest.warns(UserWarning, match=r"(?s)place: +the source 'code', of 1 such.*found:.*fix:") as said:
+        packed([web, code.mean() * 1.02, 1])
+    text = str(said[0].message)
+    assert f"{code.mean() * 1.02:,.1f}" in text
+    assert f"{code.mean():,.1f}" in text
+    assert ("np.minimum(lengths, budget)" in text) == (too_long == "cut")
+    with pytest.warns(UserWarning, match="of 2 such sources"):
+        packed([WEB, CODE, 1])
+
+
 def test_a_schedule_holds_from_its_counts_on() -> None:
     batches = list(mixed({0: {"web": 1, "code": 0}, 2000: {"web": 0, "code": 1}}))
     keys = keys_of(batches)
@@ -141,6 +170,23 @@ def test_a_state_before_the_first_batch_brings_along_what_came_in_other_epochs()
     again = asked(0, 1)
     again.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
     assert [batch.packs for batch in again] == [batch.packs for batch in sampler]
+
+
+@pytest.mark.parametrize("more", [{"seed": 0}, {}])
+def test_a_loaders_state_before_the_first_batch_of_an_epoch_has_that_of_the_mixture(more: dict[str, Any]) -> None:
+    def made() -> headrace.DataLoader[Any]:
+        return headrace.DataLoader(list(range(5000)), batch_sampler=asked(0, 1), collate_fn=list, **more)
+
+    loader = made()
+    assert len(list(loader)) > 100
+    loader.batch_sampler.set_epoch(1)  # type: ignore[attr-defined]
+    batches = iter(loader)
+    state = json.loads(json.dumps(loader.state_dict()))
+    again = made()
+    again.load_state_dict(state)
+    resumed = iter(again)
+    assert again.state_dict() == state
+    assert list(resumed) == list(batches)
 
 
 @pytest.mark.parametrize("ranks, uneven", [(1, "pad"), (3, "pad"), (3, "drop"), (3, "keep")])

@@ -40,12 +40,14 @@ class AskedWeights:
     def __init__(self, function: Callable[[int], Any]) -> None:
         self._function = function
 
-    def at(self, position: int, check: Callable[[Any], Any], *, first: bool = False) -> Any:
+    def at(self, position: int, check: Callable[..., Any], *, first: bool = False) -> Any:
         """Returns the weights from a position on, as `check` returns them; None: those so far go on.
 
-        check: raises `UsageError` for weights that do not fit. first: whether there are none so far.
+        check: takes a row and its place; raises `UsageError` for weights that do not fit. first: whether there are none
+        so far.
         """
-        return check(self._function(position))
+        name = getattr(self._function, "__qualname__", type(self._function).__name__)
+        return check(self._function(position), f"weights={name.rpartition('<locals>.')[2]}({position})")
 
 
 class AskedObject(AskedWeights):
@@ -63,7 +65,7 @@ class WeightsFile(AskedWeights):
         self.place = path
         self._fault = ""
 
-    def at(self, position: int, check: Callable[[Any], Any], *, first: bool = False) -> Any:
+    def at(self, position: int, check: Callable[..., Any], *, first: bool = False) -> Any:
         try:
             with open(self.place, encoding="utf-8") as file:
                 weights = check(json.load(file))
@@ -120,12 +122,26 @@ def rows_of(weights: Any) -> list[tuple[int, Any]] | AskedWeights:
     return sorted(((int(key), row) for key, row in weights.items()), key=lambda pair: pair[0])
 
 
+def checked_rows(weights: Any, check: Callable[..., Any]) -> tuple[list[tuple[int, Any]], AskedWeights | None]:
+    """Returns rows as `check` returns them, each with the position that it holds from, and what is asked for more.
+
+    Of weights that are asked for there is one row, that at the beginning. check: see `AskedWeights.at`.
+    """
+    rows = rows_of(weights)
+    if isinstance(rows, AskedWeights):
+        return [(0, rows.at(0, check, first=True))], rows
+    return [(since, check(row)) for since, row in rows], None
+
+
 def _is_count(key: object) -> bool:
     return isinstance(key, (int, np.integer)) and not isinstance(key, bool) and int(key) >= 0
 
 
-def in_order(row: Any, names: Sequence[str] | None, what: str = "weights") -> Any:
-    """Returns what a row has for each source, in their order. Raises `UsageError` if it has other names than these."""
+def in_order(row: Any, names: Sequence[str] | None, what: str = "weights", *, place: str | None = None) -> Any:
+    """Returns what a row has for each source, in their order. Raises `UsageError` if it has other names than these.
+
+    what: the argument's name. place: where the row comes from; None: from that argument.
+    """
     if not isinstance(row, Mapping):
         return row
 
@@ -137,7 +153,7 @@ def in_order(row: Any, names: Sequence[str] | None, what: str = "weights") -> An
 
         raise UsageError.about(
             f"these {what} do not fit",
-            place=f"{what}=",
+            place=place or f"{what}=",
             found=f"{what} for {', '.join(map(str, row))}",
             expected=expected,
             fix=f"give {what} for all sources, under the same names",

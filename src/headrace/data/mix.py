@@ -7,10 +7,9 @@ from typing import Any
 
 from headrace.core.changing_weights import (
     WINDOW,
-    AskedWeights,
     Unit,
     WhenExhausted,
-    rows_of,
+    checked_rows,
     sources_of,
 )
 from headrace.core.errors import checked_word, wrong_argument
@@ -85,9 +84,5 @@ def mix(
         when_exhausted=checked_word("when_exhausted", when_exhausted, WhenExhausted),
         window=positive("window", window),
     )
-    rows = rows_of(weights)
-    if isinstance(rows, AskedWeights):
-        rules = rules._replace(asked=rows, rows=[(0, rows.at(0, rules.checked, first=True))])
-    else:
-        rules = rules._replace(rows=[(since, rules.checked(row)) for since, row in rows])
-    return MixedStream(sources, rules)
+    rows, asked = checked_rows(weights, rules.checked)
+    return MixedStream(sources, rules._replace(rows=rows, asked=asked))

@@ -15,6 +15,7 @@ from headrace.core.sharding import Part, current_part
 from headrace.data.sample_tokens import tokens_of
 from headrace.data.stream_pass import StreamPass
 from headrace.data.stream_steps import FluentStream
+from headrace.samplers.sampler import digest_of
 from headrace.samplers.weighted import checked_weights
 
 
@@ -32,18 +33,26 @@ class MixRules(NamedTuple):
     when_exhausted: WhenExhausted
     window: int
 
-    def checked(self, row: Any) -> list[float]:
-        """Returns weights with a sum of 1. Raises `UsageError` if they do not fit."""
-        weights = checked_weights(in_order(row, self.names))
+    def checked(self, row: Any, place: str = "weights=") -> list[float]:
+        """Returns weights with a sum of 1. Raises `UsageError` if they do not fit. place: where they come from."""
+        weights = checked_weights(in_order(row, self.names, place=place), "stream", place=place)
         if len(weights) != self.size:
             raise UsageError.about(
                 "these weights do not fit",
-                place="weights=",
+                place=place,
                 found=f"{len(weights)} weights",
                 expected=f"one for each of the {self.size} streams",
                 fix="give as many weights as streams, in the same order",
             )
         return (weights / weights.sum()).tolist()  # type: ignore[no-any-return]
+
+    def digest(self, row: int) -> int | None:
+        """Returns a number by which a state tells the weights up to a row from others; None: they are asked for."""
+        if self.asked is not None:
+            return None
+        # Another machine may round in another way.
+        numbers = [[since, *np.round(weights, 12)] for since, weights in self.rows[: row + 1]]
+        return digest_of(np.concatenate(numbers))
 
     def cost(self, sample: Any) -> float:
         """Returns what a sample counts."""
@@ -245,6 +254,7 @@ class MixedIterator:
             "given": self._given,
             "weights": list(self._weights),
             "row": self._row,
+            "rows": self._rules.digest(self._row),
             "asked_at": self._asked_at,
             "over": self._is_over,
         }
@@ -259,6 +269,17 @@ class MixedIterator:
                 found=f"a state of {len(states)} streams",
                 expected=f"a state of {len(self._sources)} streams",
                 fix="mix the same streams, in the same order",
+            )
+
+        own, theirs = self._rules.digest(state_dict["row"]), state_dict.get("rows")
+        if own is not None and theirs is not None and own != theirs:
+            raise StateError.about(
+                "this state was made with other weights",
+                place="headrace.mix",
+                found="other weights, or other counts, up to where the state is",
+                expected="the weights that held up to there",
+                fix="give the weights that the run began with; for others from here on, add them to a schedule, "
+                "weights={0: [...], <position>: [...]}",
             )
 
         for source, state in zip(self._sources, states, strict=True):

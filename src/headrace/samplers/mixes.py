@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from headrace.core.changing_weights import WhenExhausted
 from headrace.samplers.quota import ONE, STRATA, Ints, Quota, shares_of
+from headrace.samplers.sampler import digest_of
 
 FARTHEST = 1 << 61
 """The last position at which an end is looked for."""
@@ -99,6 +100,14 @@ class Mixes:
             counts = np.maximum(self.before(here), 0)
         row = [mix for mix in self.row if mix.since < here]
         return type(self)([*row, Mix.of(quota, here, counts)])
+
+    def told_before(self, position: int) -> dict[str, int]:
+        """Returns what a state tells of the weights that begin before a position, to know others by.
+
+        Those that hold from the beginning are always among them.
+        """
+        rows = [np.append(mix.since, mix.quota.shares) for mix in self.row if mix.since < max(position, 1)]
+        return {"until": position, "rows": digest_of(np.concatenate(rows))}
 
     def until(self, position: int) -> Self:
         """Returns those that have begun at a position: at least the first."""

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.changing_weights import WINDOW, AskedWeights, Unit, WhenExhausted, agreed, rows_of
+from headrace.core.changing_weights import WINDOW, AskedWeights, Unit, WhenExhausted, agreed, checked_rows
 from headrace.core.errors import checked_word
 from headrace.core.randomness.counter_based import GOLDEN, mix_words, words_at
 from headrace.core.splitters import Splitter, splitter
 from headrace.core.world import checked_world
 from headrace.samplers.frameworks import SplitOverRanks
-from headrace.samplers.mixes import Mixes, MixPlan
-from headrace.samplers.mixture_record import Record, damage_in
+from headrace.samplers.mixes import MixPlan
+from headrace.samplers.mixture_record import Record, check_rows, damage_in
 from headrace.samplers.mixture_refusals import no_end_if_asked, no_end_if_set, planned_ahead, split_elsewhere
 from headrace.samplers.permutation import Permutations
 from headrace.samplers.positions import local_range
@@ -126,16 +126,11 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         """Where the sources begin among the keys, and the last one ends, int64 [sources + 1]."""
         self._shuffles = Permutations(self.lengths)
 
-        rows = rows_of(weights)
-        self._asked: AskedWeights | None = None
-        if isinstance(rows, AskedWeights):
-            self._asked = rows
-            rows = [(0, rows.at(0, self.sources.shares, first=True))]
-        else:
-            rows = [(since, self.sources.shares(row)) for since, row in rows]
-
+        rows, self._asked = checked_rows(weights, self.sources.shares)
         self._rows = digest_of(np.concatenate([[since, *shares] for since, shares in rows]))
-        mixes, end = self._plan(rows)
+        if self._asked is not None and self._is_bounded:
+            raise no_end_if_asked(self.when_exhausted)
+        mixes, end = MixPlan(self._quota, self.lengths, self.sources.costs, self.when_exhausted).of(rows)
         self._planned = mixes
         self._record = Record(mixes)
         total = self.samples_of_dataset
@@ -146,11 +141,6 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
 
         self.total = total
         self._per_epoch = mixes.before(total)
-
-    def _plan(self, rows: Sequence[tuple[int, Ints]]) -> tuple[Mixes, int | None]:
-        if self._asked is not None and self._is_bounded:
-            raise no_end_if_asked(self.when_exhausted)
-        return MixPlan(self._quota, self.lengths, self.sources.costs, self.when_exhausted).of(rows)
 
     @property
     def _is_bounded(self) -> bool:
@@ -407,7 +397,8 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         `shares` are the shares of samples, in units of 2**-40, `since` is the position from which they apply, counted
         over all epochs, and `counts` says how many samples each source had delivered before that position. Where
         weights are asked for, `window` says where the current window began, and `earlier` what held before. `replaced`
-        says that `set_weights` was called.
+        says that `set_weights` was called. Of weights that are known beforehand, `rows` is a digest of those that begin
+        before the position `until`: they cannot be others after a resume.
 
         Returns:
             Plain values, the same on all ranks that are in step.
@@ -435,14 +426,21 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         epoch, position, _, _ = checkpoint
         record = self._record_at(checkpoint)
         if self._is_bounded:
-            mix = record.mixes.holding(position)
-            counts = mix.counts + epoch * self._per_epoch
-            more = {"since": mix.since, "shares": mix.quota.shares.tolist(), "counts": counts.tolist()}
+            more = record.to_state_in_epoch(position, epoch * self._per_epoch)
         else:
-            more = record.to_state(epoch * self.total, epoch * self.total + position)
+            here = epoch * self.total + position
+            more = record.to_state(epoch * self.total, here)
+            if self._asked is None:
+                more.update(self._planned.told_before(here + 1))
         if record.replaced and (self._asked is not None or self._is_scheduled):
             more["replaced"] = True
         return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position, **more}
+
+    def state_before(self, epoch: int, position: int, planned: int = 0) -> State:
+        state = super().state_before(epoch, position)
+        if "until" in state:
+            state.update(self._planned.told_before(max(epoch * self.total + planned, state["until"])))
+        return state
 
     def begin_change(self, checkpoint: Any) -> None:
         self._record = self._record_at(checkpoint)
@@ -468,6 +466,8 @@ class MixtureSampler(PositionalSampler, SplitOverRanks):
         super().check_state(state)
         if found := damage_in(state, len(self.lengths)):
             self._refuse("this state is damaged", found, "what state_dict() returned")
+        if self._asked is None and not self._is_bounded:
+            check_rows(state, self._planned, self.sources.unit, is_planned=self._planner is not None)
 
     def _quota(self, shares: Ints) -> Quota:
         return Quota(shares, self._stream(SOURCES, 0))

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.core.changing_weights import Unit
 from headrace.samplers.mixes import Mix, Mixes
+from headrace.samplers.mixture_refusals import other_weights
 from headrace.samplers.quota import ONE, Ints, Quota
 
 
@@ -64,6 +66,12 @@ class Record(NamedTuple):
             state["earlier"] = [{"since": mix.since, **_counts(mix)} for mix in earlier]
         return state
 
+    def to_state_in_epoch(self, position: int, before: Ints) -> dict[str, Any]:
+        """Returns what a state tells where all epochs begin alike: position is of the epoch, before: what came before
+        the epoch of each source."""
+        mix = self.mixes.holding(position)
+        return {"since": mix.since, **_counts(mix._replace(counts=mix.counts + before))}
+
     @classmethod
     def of_state(cls, state: Mapping[str, Any], quota: Callable[[Ints], Quota]) -> Record:
         """Returns the record that a state tells of."""
@@ -83,8 +91,10 @@ def damage_in(state: Mapping[str, Any], count: int) -> str:
     """Returns what is wrong with the state of a record of `count` sources; empty if nothing is."""
     earlier = state.get("earlier", [])
     window = state.get("window")
-    if not isinstance(earlier, list) or not (window is None or isinstance(window, int)):
-        return f"earlier={earlier!r}, window={window!r}"
+    until = state.get("until")
+    are_numbers = all(number is None or isinstance(number, int) for number in (window, until))
+    if not isinstance(earlier, list) or not are_numbers:
+        return f"earlier={earlier!r}, window={window!r}, until={until!r}"
 
     for told in (*earlier, state):
         if not isinstance(told, Mapping):
@@ -99,3 +109,17 @@ def damage_in(state: Mapping[str, Any], count: int) -> str:
             return f"since={since!r}, shares={shares!r}, counts={counts!r}"
 
     return ""
+
+
+def check_rows(state: Mapping[str, Any], planned: Mixes, unit: Unit, *, is_planned: bool) -> None:
+    """Raises `StateError` if a state was made with other weights than these, as far as it has come.
+
+    A state of weights that were asked for tells of none. is_planned: whether a sampler plans ahead by the weights.
+    """
+    until = state.get("until")
+    if until is None or state.get("rows") == planned.told_before(until)["rows"]:
+        return
+    given = "weights"
+    if unit == "tokens":
+        given = "weights and lengths"
+    raise other_weights(until, given, is_planned=is_planned)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.errors import UsageError
+from headrace.core.errors import StateError, UsageError
 
 
 def no_end_if_asked(when_exhausted: str) -> UsageError:
@@ -46,4 +46,23 @@ def split_elsewhere(framework: str) -> UsageError:
         found=f"an epoch whose samples {framework} splits over the ranks",
         expected="a call between two epochs, or ranks that the sampler splits the samples over itself",
         fix=f"keep the loader from {framework}, or change the weights when the epoch is over",
+    )
+
+
+def other_weights(until: int, given: str, *, is_planned: bool) -> StateError:
+    """Returns the error for a state of other weights.
+
+    until: the position before which the weights differ. given: the arguments that decide on them. is_planned: whether
+    a sampler plans ahead by them.
+    """
+    fix = f"give the {given} that the run began with; for others from here on, add them to a schedule, "
+    fix += "weights={0: [...], <position>: [...]}"
+    if not is_planned:
+        fix += ", or call set_weights behind load_state_dict"
+    return StateError.about(
+        "this state was made with other weights",
+        place="MixtureSampler.load_state_dict",
+        found=f"other {given} before position {until:,}, counted over all epochs",
+        expected=f"the {given} that held up to there; a row that begins behind may be another one",
+        fix=fix,
     )

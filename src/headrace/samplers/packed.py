@@ -18,6 +18,7 @@ from headrace.samplers.frameworks import is_read_by_torch
 from headrace.samplers.lengths import Lengths, checked_budgets, columns_of, digest_of_lengths
 from headrace.samplers.mixture import MixtureSampler
 from headrace.samplers.packed_batch import PackedWindow
+from headrace.samplers.packed_shares import warn_of_other_shares
 from headrace.samplers.sampler import Dealing, Keys, PositionalSampler, State, digest_of, positive
 from headrace.samplers.windowed import (
     BATCHES,
@@ -128,6 +129,8 @@ class PackedBatchSampler(WindowedBatchSampler):
         super().__init__(samples, window, shuffle=shuffle, seed=seed, **dealing)
         if isinstance(order, MixtureSampler):
             order.is_planned_for(self)
+            if self.too_long_count:
+                warn_of_other_shares(order.sources, order.source_edges, self._columns, too_long)
         self._digests = [digest_of_lengths(column.lengths) for column in self._columns]
         self._costs_digest = 0
         if callable(balance) and self.samples_of_dataset:
@@ -172,10 +175,23 @@ class PackedBatchSampler(WindowedBatchSampler):
                 fix="import DataLoader from headrace, or call headrace.use() before the framework makes its loader",
             )
         if self._order is not None and self._start is None:
-            self._order.set_epoch(self.epoch)
-            # A state from before the first batch tells what the sampler brings along from the epochs before.
-            self._start = self._with_order(self._beginning())
+            self._start = self._upcoming()
         yield from super().__iter__()
+
+    @property
+    def may_change(self) -> bool:
+        """See `ElasticSampler.may_change`."""
+        return self._order is not None and self._order.may_change
+
+    def upcoming(self) -> State:
+        return {"sampler": self.name, **self._identity(), "epoch": self.epoch, **self._upcoming()}
+
+    def _upcoming(self) -> State:
+        if self._order is None or self._start is not None:
+            return super()._upcoming()
+        self._order.set_epoch(self.epoch)
+        # A state from before the first batch tells what the sampler brings along from the epochs before.
+        return self._with_order(self._beginning())
 
     def adopt_world(self, world: World) -> None:
         super().adopt_world(world)
@@ -202,7 +218,20 @@ class PackedBatchSampler(WindowedBatchSampler):
         """Returns a place with the state of the sampler that orders the documents."""
         if self._order is None or "order" in place:
             return place
-        return {**place, "order": self._order.state_before(self.epoch, place["window"] * self.window)}
+        return {**place, "order": self._order_before(self.epoch, place["window"], is_begun=place["batch"] > 0)}
+
+    def _order_before(self, epoch: int, number: int, *, is_begun: bool) -> State | None:
+        """Returns the state, at the beginning of a window, of the sampler that orders the documents; None: no sampler.
+
+        is_begun: whether batches of the window have come. Then its documents stay the same up to its end.
+        """
+        if self._order is None:
+            return None
+        start = number * self.window
+        planned = start
+        if is_begun:
+            planned = min(start + self.window, self._samples)
+        return self._order.state_before(epoch, start, planned)
 
     def _keys_at(self, epoch: int, positions: Keys) -> Keys:
         if self._order is None:
@@ -301,9 +330,7 @@ class PackedBatchSampler(WindowedBatchSampler):
         packs: Packs = FITS[self.fit](sizes, self._most)
         stream = stream_key(self._stream(BATCHES, epoch), number)
         turns, edges = self._batched(packs, sizes, stream)
-        order = None
-        if self._order is not None:
-            order = self._order.state_before(epoch, number * self.window)
+        order = self._order_before(epoch, number, is_begun=True)
         documents = keys, positions, whole
         return PackedWindow(number, documents, packs, turns, edges, (self.packs, self.rows), order)
 
@@ -349,8 +376,14 @@ class PackedBatchSampler(WindowedBatchSampler):
         """Returns what each document costs by the user's function."""
         asked: Any = dict(zip(self.budgets, sizes.T, strict=True)) if self._named else sizes[:, 0]
         costs = np.asarray(self.balance(asked), np.float64)  # type: ignore[operator, misc]
-        if costs.shape != (len(sizes),) or not np.isfinite(costs).all():
-            found = f"a function that returned {costs.dtype} of shape {costs.shape} for {len(sizes):,} documents"
+        found = None
+        if costs.shape != (len(sizes),):
+            found = f"{costs.dtype} of shape {costs.shape} for {len(sizes):,} documents"
+        elif (wrong := np.flatnonzero(~np.isfinite(costs))).size:
+            lengths = ", ".join(f"{size:,} {name}" for size, name in zip(sizes[wrong[0]], self.budgets, strict=True))
+            found = f"{costs[wrong[0]]} at index {wrong[0]}, for {lengths}"
+        if found is not None:
+            found = f"a function that returned {found}"
             raise wrong_argument("balance", self.balance, "one that gives a finite cost for each", found=found)
         return costs
 

@@ -79,9 +79,6 @@ class ElasticSampler(Sampler[Any]):
     length_takes_long: ClassVar[bool] = False
     """Whether `len()` makes the order of the whole epoch."""
 
-    may_change: ClassVar[bool] = False
-    """Whether the user may change the order on the way. Then a loader does what `begin_change` says."""
-
     changes: int = 0
     """How often that was done."""
 
@@ -96,6 +93,12 @@ class ElasticSampler(Sampler[Any]):
         self._start: State | None = None
         if rank is not None and world_size is not None:
             checked_world(rank, world_size)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the order depends on more than the epoch: on what came before, or on what the user changes on the
+        way. Then a loader does what `begin_change` says."""
+        return False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -427,8 +430,11 @@ class PositionalSampler(ElasticSampler):
     def upcoming(self) -> Any:
         return self._noted(self.epoch, (self._upcoming()["position"], 1, [0]))
 
-    def state_before(self, epoch: int, position: int) -> State:
-        """Returns the state in which all samples before a position of an epoch have come: for who plans ahead."""
+    def state_before(self, epoch: int, position: int, planned: int = 0) -> State:
+        """Returns the state in which all samples before a position of an epoch have come: for who plans ahead.
+
+        planned: the position behind the last one whose key was used.
+        """
         return self.state_at(self._noted(epoch, (position, 1, [0])))
 
     def _noted(self, epoch: int, cursor: Cursor) -> Any:

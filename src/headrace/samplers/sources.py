@@ -63,16 +63,19 @@ class Sources:
                 )
             self.costs = self._means
 
-    def shares(self, row: npt.ArrayLike | torch.Tensor | Mapping[str, float]) -> Ints:
-        """Returns the shares of samples that a row of weights asks for. Raises `UsageError` if it does not fit."""
-        weights = checked_weights(in_order(row, self.names))
+    def shares(self, row: npt.ArrayLike | torch.Tensor | Mapping[str, float], place: str = "weights=") -> Ints:
+        """Returns the shares of samples that a row of weights asks for. Raises `UsageError` if it does not fit.
+
+        place: where the row comes from, in messages.
+        """
+        weights = checked_weights(in_order(row, self.names, place=place), "source", place=place)
         count = len(self.samples)
         if len(weights) != count:
-            raise self._do_not_fit(f"{len(weights)} weights")
+            raise self._do_not_fit(place, f"{len(weights)} weights")
 
         empty = np.flatnonzero((self.samples == 0) & (weights > 0))
         if empty.size:
-            raise self._do_not_fit(f"a weight for the empty source {self.keys()[empty[0]]}")
+            raise self._do_not_fit(place, f"a weight for the empty source {self.keys()[empty[0]]}")
         return shares_of(weights / self.costs)
 
     def weights(self, shares: Ints) -> Floats:
@@ -130,7 +133,7 @@ class Sources:
 
         return means
 
-    def _do_not_fit(self, found: str) -> UsageError:
+    def _do_not_fit(self, place: str, found: str) -> UsageError:
         expected = f"one for each of the {len(self.samples)} sources, and 0 for empty ones"
         fix = "give as many weights as sources, in the same order"
-        return UsageError.about("these weights do not fit", place="weights=", found=found, expected=expected, fix=fix)
+        return UsageError.about("these weights do not fit", place=place, found=found, expected=expected, fix=fix)

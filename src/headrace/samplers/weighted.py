@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -132,21 +133,27 @@ def _first_arrivals(weights: Floats, count: int, key: int) -> Keys:
     return usable[first].astype(np.int64, copy=False)
 
 
-def checked_weights(weights: npt.ArrayLike | torch.Tensor) -> Floats:
-    """Returns weights as new float64, shape (n,), the largest of them 1. Raises `UsageError` if none can be drawn."""
+def checked_weights(weights: npt.ArrayLike | torch.Tensor, each: str = "sample", *, place: str = "weights=") -> Floats:
+    """Returns weights as new float64, shape (n,), the largest of them 1. Raises `UsageError` if none can be drawn.
+
+    each: what has a weight, in messages. place: where the weights come from, likewise.
+    """
+    bad = functools.partial(_bad_weights, each, place)
+    if weights is None:
+        raise bad("None")
     try:
         array = numbers_of(weights).astype(np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _bad_weights(f"{type(weights).__name__}: {error}") from error
+        raise bad(f"{type(weights).__name__}: {error}") from error
 
     if array.ndim != 1 or array.size == 0:
-        raise _bad_weights(f"an array of shape {array.shape}")
+        raise bad(f"an array of shape {array.shape}")
 
     wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if wrong.size:
-        raise _bad_weights(f"{array[wrong[0]]} at index {wrong[0]}")
+        raise bad(f"{array[wrong[0]]} at index {wrong[0]}")
     if not array.any():
-        raise _bad_weights("zeros only")
+        raise bad("zeros only")
 
     # The largest becomes 1, so that no sum overflows. Those that are too small beside it become 0.
     with np.errstate(under="ignore"):
@@ -166,7 +173,7 @@ def numbers_of(values: Any) -> npt.NDArray[Any]:
     return np.asarray(values)
 
 
-def _bad_weights(found: str) -> UsageError:
+def _bad_weights(each: str, place: str, found: str) -> UsageError:
     expected = "a one-dimensional array of finite numbers, none negative, not all zero"
-    fix = "give one weight for each sample, and 0 to those that are not wanted"
-    return UsageError.about("cannot draw with these weights", place="weights=", found=found, expected=expected, fix=fix)
+    fix = f"give one weight for each {each}, and 0 to those that are not wanted"
+    return UsageError.about("cannot draw with these weights", place=place, found=found, expected=expected, fix=fix)
