@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, Dataset, SequentialSampler, Subset
 
 from headrace import DataLoader
-from headrace.batches.bad_samples_map import odd_ones_out
+from headrace.batches.odd_samples import odd_ones_out
 from headrace.core.errors import SampleError, UsageError
 from headrace.faults.bad_sample import BadSample
 from headrace.testing import Faulty, Raise

@@ -20,6 +20,11 @@ class Stream(IterableDataset[torch.Tensor]):
         return map(torch.tensor, range(40))
 
 
+class Short(Stream):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return map(torch.tensor, range(33))
+
+
 def stream() -> FaultyStream:
     return FaultyStream(Stream(), {key: Raise(ValueError("bad")) for key in BAD})
 
@@ -53,6 +58,15 @@ def test_dealt_out_streams_keep_their_ranks_in_step(rank: int, monkeypatch: pyte
         assert len(batches) == 5 == len([batch for batch in batches if batch])
         mine = {key for batch in batches for key in batch}
         assert mine >= {key for key in GOOD if key % 2 == rank}
+
+
+def test_a_rank_has_a_last_batch_where_its_only_sample_is_bad_and_another_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    short = FaultyStream(Short(), {32: Raise(ValueError("bad"))})
+    assert keys_of(DataLoader(short, 4, on_error="skip", shard="auto"))[-1] == [31]
 
 
 def test_a_generator_cannot_go_on_and_says_so() -> None:

@@ -291,6 +291,8 @@ def test_a_tokenizer_that_cannot_tell_where_tokens_lie_is_refused() -> None:
         ([[{"role": "user", "content": "hi"}]], "(?s)no conversation.*a list of list"),
         ([{"from": "user", "value": "hi"}], "(?s)no conversation.*a dict of 'from', 'value'"),
         ([{"role": "user", "content": "hi"}], "(?s)the assistant says nothing.*turns of: user"),
+        # As a step with batched=True is given them.
+        (({"role": ["user"], "content": ["hi"]},), "(?s)no conversation.*a role that is a list.*leave batched out"),
     ],
 )
 def test_what_is_no_conversation_is_a_bad_sample(messages: Any, expected: str) -> None:

@@ -304,6 +304,103 @@ def test_a_document_without_tokens_is_a_bad_one(bad: Any, said: str) -> None:
     assert loader.stats.bad_samples == 1
 
 
+class Refused(Documents):
+    """Documents of which collation refuses those in `bad`, each for another reason."""
+
+    def __iter__(self) -> Reading:
+        return ReadingRefused(self)
+
+
+class ReadingRefused(Reading):
+    def __next__(self) -> Any:
+        number = self.numbers[self.next] if self.next < len(self.numbers) else -1
+        bad = self.stream.bad
+        self.stream.bad = ()
+        document = super().__next__()
+        self.stream.bad = bad
+        if number not in bad:
+            return document
+        tokens = document["input_ids"]
+        wrong: list[dict[str, Any]] = [
+            {"input_ids": tokens + 0.5},
+            {"labels": [1] * 50},
+            {"attention_mask": 0 * tokens},
+        ]
+        return {**document, **wrong[bad.index(number) % len(wrong)]}
+
+
+@pytest.mark.parametrize("fit", ["best", "split"])
+@pytest.mark.parametrize("action", ["skip", "replace"])
+@pytest.mark.parametrize("workers", [2, 0])
+@pytest.mark.quick
+def test_documents_that_collation_refuses_are_left_out_and_counted(workers: int, action: Any, fit: Any) -> None:
+    lengths = [length + 1 for length in LENGTHS]
+    bad = (3, 77, 150, 151, 298, 299)
+
+    def made() -> Any:
+        stream = headrace.PackedStream(Refused(lengths, bad), 64, window=70, fit=fit)
+        return loader_of(stream, num_workers=workers, on_error=action)
+
+    loader = made()
+    whole = list(loader)
+    assert tokens_of(whole) == expected([0 if number in bad else length for number, length in enumerate(lengths)])
+    for batch in whole:
+        assert batch["input_ids"].shape[1] == 64
+        assert (batch["labels"][batch["position_ids"] == 0] == -100).all()
+    # A document that is cut is counted once for each of its parts.
+    faults = loader.faults
+    assert faults.skipped == faults.bad >= len(bad)
+    assert fit == "split" or faults.bad == len(bad)
+    assert {record.stage for record in faults.records} == {"collate"}
+    # Each worker counts its own documents.
+    assert {record.key * max(workers, 1) + (record.worker or 0) for record in faults.records} == set(bad)
+
+    before, again = stopped(made, 9)
+    assert plain(before + list(again)) == plain(whole)
+
+
+def test_a_document_with_other_columns_than_the_rest_of_its_batch_is_left_out() -> None:
+    def documents() -> Iterator[Any]:
+        for number in range(24):
+            document = {"input_ids": np.full(4, number), "number": number}
+            yield {**document, "extra": 1} if number == 7 else document
+
+    loader = loader_of(headrace.PackedStream(Generated(documents), 16), on_error="skip")
+    assert tokens_of(list(loader)) == Counter({number: 4 for number in range(24) if number != 7})
+    assert [record.key for record in loader.faults.records] == [7]
+
+
+@pytest.mark.parametrize("kind", [Documents, Refused])
+def test_a_pack_of_bad_documents_alone_has_the_columns_of_those_before(kind: Any) -> None:
+    stream = headrace.PackedStream(kind([4] * 6, (4, 5)), 4, window=2)
+    loader = headrace.DataLoader(stream, batch_size=1, collate_fn=headrace.collate_packed, on_error="skip")
+    batches = list(loader)
+    assert sorted(number for batch in batches for number in batch["number"].tolist()) == [0, 1, 2, 3]
+    assert loader.faults.bad == 2
+    (empty, *_) = [batch for batch in batches if not len(batch["number"])]
+    assert (empty["document_ids"] == -1).all()
+
+
+def test_dealt_out_packs_go_without_documents_that_collation_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Counter[int] = Counter()
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setattr(headrace, "shard", list)
+        stream = headrace.PackedStream(Refused([4] * 16, (2, 9)), 4)
+        loader = loader_of(stream, shard="auto", on_error="skip")
+        batches = list(loader)
+        assert len(batches) == 4
+        found |= tokens_of(batches)
+    assert found == Counter({number: 4 for number in range(16) if number not in (2, 9)})
+
+
+def test_packs_without_a_collate_function_are_an_error_that_names_it() -> None:
+    for action in ("raise", "skip"):
+        with pytest.raises(UsageError, match=r"collate_fn=headrace\.collate_packed"):
+            list(headrace.DataLoader(headrace.PackedStream(Documents([3, 4]), 10), batch_size=1, on_error=action))
+
+
 def test_documents_that_are_too_long_are_an_error_left_out_or_cut(caplog: pytest.LogCaptureFixture) -> None:
     lengths = [5, 30, 7, 11]
     with pytest.raises(SampleError, match="longer than a pack may be") as caught:
@@ -334,7 +431,7 @@ def test_several_budgets_hold_at_once() -> None:
 
 def test_a_length_that_lies_is_an_error() -> None:
     stream = headrace.PackedStream(Documents([3, 4]), 10, length=lambda document: len(document["input_ids"]) - 1)
-    with pytest.raises(SampleError, match="not as long as it was said"):
+    with pytest.raises(SampleError, match=r"(?s)not as long as it was said.*document 0 of the batch.*as length= said"):
         list(loader_of(stream))
 
 

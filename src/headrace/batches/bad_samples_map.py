@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from headrace.batches.fetch_map import MapFetcher
 from headrace.batches.index import Careful, Positions, packs_of, split
 from headrace.batches.notes import note_sample
+from headrace.batches.odd_samples import collated, odd_ones_out
 from headrace.core.errors import SampleError, explain
 from headrace.core.missing_state import MissingState
 from headrace.core.randomness.unseeded import Unseeded
@@ -20,11 +22,7 @@ from headrace.faults.bad_sample import BadSample, Stage
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import of_its_span, word_of
-from headrace.samplers.packed_batch import PackedBatch, with_others
-
-ROUNDS = 8
-"""How often a batch is collated anew, with other samples in the place of those that could not be collated."""
-
+from headrace.samplers.packed_batch import PackedBatch, with_others, without_documents
 
 PLACE_OF = attrgetter("place")
 
@@ -50,8 +48,10 @@ class GuardedFetcher:
         self._handler = handler
         self._latest: list[Any] = []
         """The key of the last good sample, if there was one."""
-        self._packs: PackedBatch | None = None
+        self._given: PackedBatch | None = None
         """The batch that is being made, if it is one of packs."""
+        self._packs: PackedBatch | None = None
+        """The same, if the collate function is told so."""
 
     def fetch(self, index: object) -> Any:
         self._handler.losses.clear()
@@ -60,9 +60,8 @@ class GuardedFetcher:
             careful = True
             index = index.index
 
-        self._packs = None
-        if self._plain.takes_packs:
-            self._packs = packs_of(index)
+        self._given = packs_of(index)
+        self._packs = self._given if self._plain.takes_packs else None
         keys, positions = split(index, batched=self._batched)
         entries: list[Entry] = []
         failure: Exception | None = None
@@ -92,9 +91,8 @@ class GuardedFetcher:
                 entries = self._one_at_least(keys)
             batch = self._collated(entries, keys)
 
-        self._latest = []
         if entries:
-            self._latest.append(entries[-1].key)
+            self._latest = [entries[-1].key]
 
         return batch
 
@@ -237,18 +235,21 @@ class GuardedFetcher:
     # -- collation -----------------------------------------------------------------------------------------------------
 
     def _collated(self, entries: list[Entry], keys: Sequence[Any]) -> Any:
-        for _ in range(ROUNDS):
-            try:
-                return self._collate(entries)
-            except Exception as error:
-                if is_never_skipped(error):
-                    raise
-                others = self._without_odd_ones(entries, keys)
-                if others is None:
-                    raise
-                entries = others
+        left = entries
 
-        return self._collate(entries)
+        def collate() -> Any:
+            if self._packs is not None and not left:
+                return self._without_documents(self._packs)
+            return self._collate(left)
+
+        def settle() -> bool:
+            nonlocal left
+            others = self._without_odd_ones(left, keys)
+            if others is not None:
+                left = others
+            return others is not None
+
+        return collated(collate, settle)
 
     def _without_odd_ones(self, entries: list[Entry], keys: Sequence[Any]) -> list[Entry] | None:
         """Returns the batch with those settled that do not go with the others; None if no sample is to blame."""
@@ -278,11 +279,27 @@ class GuardedFetcher:
             return changed
         return self._one_at_least(keys)
 
+    def _without_documents(self, packs: PackedBatch) -> Any:
+        """Returns a batch whose documents are all bad, with the columns of a good document if one can be had."""
+        drawn: Iterator[Any] = iter(())
+        if packs:
+            policy = self._handler.policy
+            drawn = policy.replacements.candidates(packs[0], self._handler.seed, self._handler.epoch, batch=[])
+        for key in chain(self._latest, drawn):
+            try:
+                sample = self._handler.retried(key, partial(self._plain.load_one, 0, key, None, spare=key + 1))
+                return self._plain.collate([sample], (), without_documents(packs, key))
+            except Exception as failure:
+                if is_never_skipped(failure):
+                    raise
+
+        return self._collate([])
+
     def _collate(self, entries: Sequence[Entry]) -> Any:
         keys: list[Any] = [entry.key for entry in entries]
-        if self._packs is not None:
+        if self._given is not None:
             entries = sorted(entries, key=PLACE_OF)
-            keys = with_others(self._packs, [entry.place for entry in entries], [entry.key for entry in entries])
+            keys = with_others(self._given, [entry.place for entry in entries], [entry.key for entry in entries])
         known = [entry.position for entry in entries if entry.position is not None]
         positions: Positions = ()
         if len(known) == len(entries):
@@ -319,45 +336,3 @@ def _found_none(bad: BadSample, tried: int, whence: str) -> SampleError:
         fix="see whether the dataset itself is at fault: try one of its samples by hand; or exclude the bad ones",
     )
     return SampleError(message)
-
-
-def odd_ones_out(count: int, collate: Callable[[list[int]], object]) -> dict[int, Exception]:
-    """Returns which of the samples 0 .. count-1 do not go with the others, each with the exception that shows it.
-
-    Those that cannot be collated alone; if there are none, those that cannot be collated with one of the majority.
-    Empty if that does not explain it: if most samples differ from each other, no single one is to blame.
-    """
-    alone = _failures(range(count), lambda place: collate([place]))
-    if alone:
-        return alone
-
-    reference = _of_the_majority(count, collate)
-    if reference is None:
-        return {}
-    return _failures_beside(reference, count, collate)
-
-
-def _of_the_majority(count: int, collate: Callable[[list[int]], object]) -> int | None:
-    """Returns one of the first three samples that goes with most of the others, but not with all; None if none does."""
-    for reference in range(min(count, 3)):
-        if 0 < len(_failures_beside(reference, count, collate)) < count / 2:
-            return reference
-
-    return None
-
-
-def _failures_beside(reference: int, count: int, collate: Callable[[list[int]], object]) -> dict[int, Exception]:
-    """Returns which of the samples 0 .. count-1 cannot be collated with the sample `reference`."""
-    others = chain(range(reference), range(reference + 1, count))
-    return _failures(others, lambda place: collate([reference, place]))
-
-
-def _failures(places: Iterable[int], attempt: Callable[[int], object]) -> dict[int, Exception]:
-    failures: dict[int, Exception] = {}
-    for place in places:
-        try:
-            attempt(place)
-        except Exception as error:  # noqa: BLE001 - what is looked for
-            failures[place] = error
-
-    return failures

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import GeneratorType
 from typing import Any, Protocol
 
 from headrace.batches.notes import note
+from headrace.batches.odd_samples import odd_ones_out
 from headrace.core.errors import SampleError
 from headrace.core.randomness.counter_based import stream_key
-from headrace.faults.bad_sample import BadSample
+from headrace.faults.bad_sample import BadSample, Stage
 from headrace.faults.classify import IN_A_ROW, went_through_a_generator
 from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import SPARE
 from headrace.packing.document_pack import DocumentPack
+
+Collate = Callable[[list[Any], list[int]], object]
+"""Makes a batch of samples, or of packs with some of their documents; and is told their numbers."""
 
 GENERATOR = (
     "a generator ends when it raises, so on_error= cannot continue after this sample: catch the exception inside of "
@@ -83,6 +87,11 @@ def errors_of(sample: Any) -> Sequence[tuple[int, Exception]]:
     return ()
 
 
+def is_empty(sample: Any) -> bool:
+    """Tells whether a sample is a pack without documents."""
+    return isinstance(sample, DocumentPack) and not sample.documents
+
+
 class StreamBatch:
     """The samples of one batch as they come, with what is to become of the bad ones."""
 
@@ -130,16 +139,79 @@ class StreamBatch:
             self._leave_out(errors_of(self._latest[1]))
             self._samples.append(self._latest)
         elif error is not None and self._handler is not None:
-            bad, action = self._handler.judge(number, "load", error)
-            if action == "replace":
-                self._samples.append(bad)
-            else:
-                self._handler.losses.append(bad.settled("skip"))
+            self._samples += self._judged(self._handler, number, "load", error)
+
+    def _judged(self, handler: FaultHandler, number: int, stage: Stage, error: Exception) -> list[BadSample]:
+        """Returns the record of a bad sample that is to be replaced; of one that is skipped, nothing."""
+        bad, action = handler.judge(number, stage, error)
+        if action == "replace":
+            return [bad]
+        handler.losses.append(bad.settled("skip"))
+        return []
 
     @property
     def has_good(self) -> bool:
-        """Whether a good sample came."""
-        return self.first is not None
+        """Whether there is a good sample among those that came."""
+        return any(isinstance(entry, tuple) for entry in self._samples)
+
+    def settle_odd_ones(self, collate: Collate) -> bool:
+        """Judges the samples that cannot be collated, or not with the others; tells whether there were any.
+
+        Of packs, it judges their documents, and leaves out those that are bad, whatever the action.
+        """
+        if self._handler is None:
+            return False
+
+        good = [(place, *entry) for place, entry in enumerate(self._samples) if isinstance(entry, tuple)]
+        if good and all(isinstance(sample, DocumentPack) for _, _, sample in good):
+            return self._settle_odd_documents(self._handler, good, collate)
+
+        def collate_some(chosen: list[int]) -> object:
+            return collate([good[number][2] for number in chosen], [good[number][1] for number in chosen])
+
+        odd = {good[number][0]: error for number, error in odd_ones_out(len(good), collate_some).items()}
+        samples = self._samples
+        self._samples = []
+        for place, entry in enumerate(samples):
+            if place in odd and isinstance(entry, tuple):
+                self._samples += self._judged(self._handler, entry[0], "collate", odd[place])
+            else:
+                self._samples.append(entry)
+        return bool(odd)
+
+    def _settle_odd_documents(self, handler: FaultHandler, good: list[tuple[int, int, Any]], collate: Collate) -> bool:
+        """Does so for packs, each with its place in the batch and its number."""
+        pieces = [(entry, piece) for entry in good for piece in range(len(entry[2].documents))]
+
+        def collate_some(chosen: list[int]) -> object:
+            packs, numbers = [], []
+            for entry in good:
+                kept = [pieces[number][1] for number in sorted(chosen) if pieces[number][0] is entry]
+                if kept:
+                    packs.append(entry[2].with_some(kept))
+                    numbers.append(entry[1])
+            return collate(packs, numbers)
+
+        odd = odd_ones_out(len(pieces), collate_some)
+        for number, error in odd.items():
+            (_, _, pack), piece = pieces[number]
+            bad, _ = handler.judge(int(pack.numbers[piece]), "collate", error)
+            handler.losses.append(bad.settled("skip"))
+
+        for entry in good:
+            kept = [piece for number, (of, piece) in enumerate(pieces) if of is entry and number not in odd]
+            self._samples[entry[0]] = entry[1], entry[2].with_some(kept)
+        return bool(odd)
+
+    def drop_first(self, collate: Collate) -> bool:
+        """Lets go of the first good sample if it cannot be collated; tells whether it did so."""
+        if self.first is None:
+            return False
+        number, sample = self.first
+        if not odd_ones_out(1, lambda _: collate([sample], [number])):
+            return False
+        self.first = None
+        return True
 
     def pass_over(self) -> None:
         """Begins the batch anew behind what came so far, all of which is bad."""
@@ -160,22 +232,21 @@ class StreamBatch:
         # The spare lives on into the next batch, and its memory with it: it is kept only where bad samples are settled.
         good = [entry for entry in self._samples if isinstance(entry, tuple)]
         next_spare = spare
-        if good and self._handler is not None:
-            next_spare = good[-1]
+        if self._handler is not None:
+            # A pack without documents does not show which columns there are.
+            next_spare = next((entry for entry in reversed(good) if not is_empty(entry[1])), spare)
 
         if self._handler is None or len(good) == self.length:
             return [sample for _, sample in good], next_spare
 
         # All were skipped. An empty batch would put this rank behind the others, so that the last one is replaced.
-        if not self._samples:
-            self._samples.append(self._handler.losses.pop())
-
+        entries = self._samples or [self._handler.losses.pop()]
         choices = good
         if not choices and spare is not None:
             choices = [spare]
 
         samples = []
-        for entry in self._samples:
+        for entry in entries:
             if isinstance(entry, BadSample):
                 number, sample = self._chosen(entry, choices)
                 self._handler.losses.append(entry.settled("replace", number))

@@ -95,6 +95,7 @@ def collate_packed(
         tensor([[0, 1, 2, 0, 1]])
     """
     checked_word("names", names, Names)
+    has_keys = packs is not None
     if isinstance(samples, DocumentPack):  # with batch_size=None
         samples = [samples]
     if packs is None and samples and all(isinstance(sample, DocumentPack) for sample in samples):
@@ -105,7 +106,8 @@ def collate_packed(
     if packs is None:
         packs = one_pack([len(document[TOKENS]) for document in documents])
     _check_words(per_token, pad_id, documents)
-    rows = PackedRows(documents, packs, PER_TOKEN.union(per_token), pad_id, may_be_shorter=may_be_shorter)
+    columns = PER_TOKEN.union(per_token)
+    rows = PackedRows(documents, packs, columns, pad_id, may_be_shorter=may_be_shorter, has_keys=has_keys)
     return NAMED[names](rows)
 
 

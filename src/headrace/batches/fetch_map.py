@@ -36,6 +36,11 @@ from headrace.core.randomness.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
 from headrace.samplers.packed_batch import PackedBatch
 
+NOT_PACKED = (
+    "the batches of a PackedBatchSampler are packs of documents of different lengths: packs are made by "
+    "DataLoader(..., collate_fn=headrace.collate_packed)"
+)
+
 
 class BatchFetcher(Protocol):
     """Makes one batch after the other."""
@@ -268,6 +273,8 @@ class MapFetcher:
             return self._collate(samples)
         except Exception as error:
             note(error, f"raised while collating {describe(index)}")
+            if isinstance(index, PackedBatch) and not self.takes_packs:
+                note(error, NOT_PACKED)
             raise
 
     def state(self) -> Any:

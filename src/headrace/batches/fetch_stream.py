@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from headrace.batches.bad_samples_stream import StreamBatch, errors_of
+from headrace.batches.bad_samples_stream import StreamBatch, errors_of, is_empty
 from headrace.batches.notes import note
+from headrace.batches.odd_samples import collated
 from headrace.batches.stream_source import StreamSource
 from headrace.batches.whole_batches import memory_of
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import UsageError
+from headrace.core.errors import SampleError, UsageError
 from headrace.core.missing_state import MissingState
 from headrace.core.process.activity import Activity, note_collation, private_activity
 from headrace.core.randomness.rng import BATCH
@@ -23,6 +24,7 @@ from headrace.core.sharding import WorkerContext
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler
+from headrace.packing.document_pack import DocumentPack
 
 
 class Deal(NamedTuple):
@@ -39,6 +41,16 @@ class Deal(NamedTuple):
         rank, size = self.place.world
         start = self.first + (self.place.worker + number * self.place.workers) * count * size
         return range(start + rank, start + count * size, size)
+
+
+class TakenSamples(NamedTuple):
+    """What was taken from a stream for a batch."""
+
+    batch: StreamBatch
+    others: StreamBatch | None = None
+    """What was taken for other ranks."""
+    share: int = 0
+    """How many samples each rank must have, at least."""
 
 
 class IterableFetcher:
@@ -106,26 +118,16 @@ class IterableFetcher:
         # next.
         number = self._batches
         self._batches += 1
-        if self._deal is None:
-            samples = self._own(count)
-        else:
-            samples = self._dealt(self._deal, number, count)
+        if self._deal is not None:
+            return self._collated(self._dealt(self._deal, number, count), count)
+        if self._handler is not None:
+            batch = StreamBatch(self._handler)
+            self._fill(batch, count)
+            return self._collated(TakenSamples(batch), count)
+
+        samples = self._own(count)
         self._source.let_go_of_state()
-
-        note_collation(self._activity)
-        if self._source.streams is not None:
-            self._source.streams.enter(BATCH, self._source.position)
-
-        if self._batched:
-            collated: Any = samples
-        else:
-            collated = samples[0]
-
-        try:
-            return self._collate(collated)
-        except Exception as error:
-            note(error, f"raised while collating samples up to number {self._source.position - 1} of this iterator")
-            raise
+        return self._made(samples)
 
     def losses(self) -> Sequence[BadSample]:
         if self._handler is None:
@@ -196,9 +198,6 @@ class IterableFetcher:
         return batch
 
     def _own(self, count: int) -> list[Any]:
-        if self._handler is not None:
-            return self._own_guarded(count)
-
         samples: list[Any] = []
         for done in range(count):
             try:
@@ -214,16 +213,11 @@ class IterableFetcher:
 
         return samples
 
-    def _own_guarded(self, count: int) -> list[Any]:
-        batch = StreamBatch(self._handler)
+    def _fill(self, batch: StreamBatch, count: int) -> None:
+        """Takes the samples of a batch: one is good, or there is a spare. Raises `StopIteration` at the end."""
         while not self._ended:
-            try:
-                batch.add(self._source)
-            except StopIteration:
-                self._ended = True
-
             if batch.length == count and not batch.has_good and self._spare is None:
-                self._spare = self._source.peek()
+                self._spare = self._source.peek(lambda sample: self._made([sample]))
                 # A stream that begins with nothing but bad samples begins behind them.
                 if self._spare is None:
                     batch.pass_over()
@@ -231,17 +225,16 @@ class IterableFetcher:
             if batch.length == count:
                 break
 
+            try:
+                batch.add(self._source)
+            except StopIteration:
+                self._ended = True
+
         if not batch.length or (self._drop_last and batch.length < count):
             raise StopIteration
 
-        samples, self._spare = batch.settled(self._spare)
-        return samples
-
-    def _dealt(self, deal: Deal, number: int, count: int) -> list[Any]:
-        """Returns this rank's samples of this worker's global batch `number`.
-
-        At the end of the stream all ranks get equally many: one that is short repeats a sample of the last batch.
-        """
+    def _dealt(self, deal: Deal, number: int, count: int) -> TakenSamples:
+        """Takes this worker's global batch `number` from the stream. Raises `StopIteration` at the end."""
         source = self._source
         rank, size = deal.place.world
         mine = deal.share(number, count)
@@ -263,15 +256,98 @@ class IterableFetcher:
             if share == 0 or self._drop_last:
                 raise
 
-        samples, self._spare = batch.settled(self._spare or others.first)
+        return TakenSamples(batch, others, share)
+
+    def _settled(self, taken: TakenSamples) -> tuple[list[Any], tuple[int, Any] | None]:
+        """Returns the samples of a batch, and one that may serve the next batch as spare.
+
+        At the end of the stream all ranks get equally many: one that is short repeats a sample of the last batch.
+        """
+        batch, others, share = taken
+        beside = None
+        if others is not None:
+            beside = others.first
+        samples, spare = batch.settled(self._spare or beside)
         # Ranks must take equally many steps, or the last one waits for ever in its all-reduce.
         if batch.length < share:
-            if samples or others.first is None:
+            repeated = beside or self._spare
+            if samples:
                 samples.append(samples[-1])
+            elif repeated is not None:
+                samples.append(repeated[1])
             else:
-                samples.append(others.first[1])
+                raise SampleError.about(
+                    "found no good sample for this rank's last batch",
+                    place="the end of the stream",
+                    expected="a stream whose samples are good in the main",
+                    fix="see whether the dataset itself is at fault",
+                )
 
-        return samples
+        # Also packs without documents have the columns of those before.
+        if spare is not None and samples and all(map(is_empty, samples)) and not is_empty(spare[1]):
+            samples[0] = samples[0].with_columns_of(spare[1])
+        return samples, spare
+
+    def _collated(self, taken: TakenSamples, count: int) -> Any:
+        """Returns the batch of samples that were taken, without those that cannot be collated."""
+        self._source.let_go_of_state()
+        if self._handler is None:
+            return self._made(self._settled(taken)[0])
+
+        losses = self._handler.losses
+
+        def collate() -> Any:
+            before = [*losses]
+            try:
+                samples, spare = self._settled(taken)
+                batch = self._made(samples)
+            except Exception:
+                losses[:] = before
+                raise
+            self._spare = spare
+            return batch
+
+        return collated(collate, lambda: self._settles_odd_ones(taken, count))
+
+    def _settles_odd_ones(self, taken: TakenSamples, count: int) -> bool:
+        """Deals with samples that cannot be collated; tells whether there were any."""
+        batch, others, _ = taken
+        if not batch.settle_odd_ones(self._made):
+            return others is not None and others.drop_first(self._made)
+        if others is not None:
+            return True
+
+        try:
+            self._fill(batch, count)
+        except StopIteration:
+            # Nothing of the stream can be collated: its samples are not to blame.
+            return False
+        return True
+
+    def _made(self, samples: list[Any], numbers: Sequence[int] = ()) -> Any:
+        """Returns samples as the collate function makes them a batch. numbers: of the samples, where they are a few."""
+        note_collation(self._activity)
+        if self._source.streams is not None:
+            self._source.streams.enter(BATCH, self._source.position)
+
+        try:
+            return self._collate(samples if self._batched else samples[0])
+        except Exception as error:
+            if self._memory is not None and any(isinstance(sample, DocumentPack) for sample in samples):
+                raise UsageError.about(
+                    "packs of documents need a collate function of their own",
+                    place="DataLoader(collate_fn=)",
+                    found=f"default_collate, and packs of a PackedStream: {error}",
+                    expected="headrace.collate_packed, or a function that calls it",
+                    fix="DataLoader(..., collate_fn=headrace.collate_packed)",
+                ) from error
+            which = f"samples up to number {self._source.position - 1}"
+            if numbers:
+                which = f"sample number {' and '.join(map(str, numbers))}"
+                if isinstance(samples[0], DocumentPack):
+                    which = f"single documents of {which}"
+            note(error, f"raised while collating {which} of this iterator")
+            raise
 
     def _make_sure(self, deal: Deal) -> None:
         """Looks at the first sample: a dataset that splits itself must not be split again."""

@@ -13,8 +13,9 @@ import torch
 
 from headrace.core.errors import SampleError
 from headrace.packing.columns import IGNORED, LABELS, TOKENS
+from headrace.packing.document_pack import UNKNOWN
 from headrace.packing.fit import Numbers
-from headrace.samplers.packed_batch import UNKNOWN, PackedBatch
+from headrace.samplers.packed_batch import PackedBatch
 
 NO_DOCUMENT = -1
 """The document of padding."""
@@ -29,6 +30,7 @@ class PackedRows:
     """Packs as rows of equal length.
 
     documents: one for each piece. per_token: the columns that have a value for each token. pad_id: pads the tokens.
+    has_keys: whether the keys of `packs` are those of a dataset; otherwise they count the documents of the batch.
     """
 
     def __init__(
@@ -39,10 +41,12 @@ class PackedRows:
         pad_id: int,
         *,
         may_be_shorter: bool = False,
+        has_keys: bool = True,
     ) -> None:
         self.shape = packs.shape
         self._documents = documents
         self._keys = packs
+        self._has_keys = has_keys
         self._per_token = {name for name in per_token if documents and name in documents[0]}
         self._pad_id = pad_id
         self._edges = packs.pieces.edges
@@ -68,9 +72,9 @@ class PackedRows:
         if len(wrong):
             raise SampleError.about(
                 "a document is not as long as it was said to be",
-                place=f"the document with key {packs[wrong[0]]}",
+                place=self._named(wrong[0]),
                 found=f"{found[wrong[0]]:,} tokens",
-                expected=f"{said[wrong[0]]:,}, as in lengths=",
+                expected=f"{said[wrong[0]]:,}, {'as in lengths=' if self._has_keys else 'as length= said'}",
                 fix="measure the lengths again: of the tokens that the dataset gives, with all that is added to them; "
                 "if a step draws how long a document is, give collate_packed may_be_shorter=True",
             )
@@ -81,12 +85,18 @@ class PackedRows:
                 if not hasattr(values, "__len__") or len(values) != found[number]:
                     raise SampleError.about(
                         "a column has not one value for each token",
-                        place=f"{name!r} of the document with key {packs[number]}",
+                        place=f"{name!r} of {self._named(number)}",
                         found=f"{len(values):,} values" if hasattr(values, "__len__") else f"{values!r}",
                         expected=f"{found[number]:,}, as many as {TOKENS!r}",
                         fix=f"cut {name!r} as the tokens are cut",
                     )
         return found
+
+    def _named(self, number: int) -> str:
+        """Returns words for the document of a piece."""
+        if self._has_keys:
+            return f"the document with key {self._keys[number]}"
+        return f"document {number} of the batch"
 
     def tokens(self) -> torch.Tensor:
         """Returns the tokens, padded, int64 [packs, row]."""
@@ -203,7 +213,7 @@ class PackedRows:
     def _no_tokens(self, number: int, name: str, found: str) -> SampleError:
         return SampleError.about(
             f"{name!r} of a document are no tokens",
-            place=f"the document with key {self._keys[number]}",
+            place=self._named(number),
             found=found,
             expected="whole numbers, in one dimension",
             fix=f"tokenise the documents before they are packed, and give a flat list or array as {name!r}",

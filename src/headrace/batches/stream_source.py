@@ -170,8 +170,11 @@ class StreamSource:
         self._ending.note(error, self._iterator)
         self.position += 1
 
-    def peek(self) -> tuple[int, Any] | None:
-        """Returns the next good sample, with its number, and goes back; None without a state, or if there is none."""
+    def peek(self, collate: Callable[[Any], object]) -> tuple[int, Any] | None:
+        """Returns the next good sample, with its number, and goes back; None without a state, or if there is none.
+
+        collate: raises if a sample cannot be collated.
+        """
         before = self.iterator_state()
         position = self.position
         if before is None:
@@ -180,7 +183,9 @@ class StreamSource:
         try:
             for number in range(position, position + PEEKED):
                 try:
-                    return number, next(self._iterator)
+                    sample = next(self._iterator)
+                    collate(sample)
+                    return number, sample
                 except StopIteration:
                     return None
                 except Exception:  # noqa: BLE001 - another bad one; its own batch will judge it

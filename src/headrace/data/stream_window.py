@@ -69,12 +69,14 @@ class StreamWindow:
         self._packing = packing
         self._source = source
         self._documents: list[Any] = []
+        self._numbers: list[int] = []
+        """Of the documents in the stream."""
         self._sizes: list[list[int]] = []
         self._errors: list[tuple[int, Exception]] = []
         """Of the bad documents: the number of each, and its exception."""
         self._failure: Exception | None = None
         """What ended the reading. It is raised once the packs of the window before have come."""
-        self._lengths = NONE
+        self._lengths = self._places = NONE
         self._packs = Packs(NONE, NONE, NONE, NONE)
         self._order: list[int | None] = []
         """The packs, in the order in which they come."""
@@ -118,6 +120,7 @@ class StreamWindow:
         sizes: Numbers = np.array(self._sizes, np.int64).reshape(len(self._sizes), len(budgets))
         self.digest = crc32(sizes.tobytes()) or 1
         self._lengths = sizes[:, 0]
+        self._places = np.array(self._numbers, np.int64)
         if packing.too_long == "cut" and packing.fit != "split":
             sizes = np.minimum(sizes, budgets)
         packs = FITS[packing.fit](sizes, budgets)
@@ -139,12 +142,13 @@ class StreamWindow:
         self.given += 1
         row = next(iter(self._packing.budgets.values()))
         if number is None:
-            return DocumentPack([], NONE, NONE, NONE, row, errors)
+            return DocumentPack([], NONE, NONE, NONE, NONE, row, errors)
 
         pieces = np.arange(self._packs.edges[number], self._packs.edges[number + 1])
         documents = self._packs.documents[pieces]
         pack = DocumentPack(
             [self._documents[document] for document in documents.tolist()],
+            self._places[documents],
             self._packs.starts[pieces],
             self._packs.stops[pieces],
             self._lengths[documents],
@@ -180,6 +184,7 @@ class StreamWindow:
             if self._source.is_stuck:
                 self._failure = _stuck(self.end, error)
         else:
+            self._numbers.append(self.end)
             self._documents.append(document)
             self._sizes.append(sizes)
 

@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.packing.document_pack import DocumentPack
+from headrace.packing.document_pack import NOT_THE_FIRST_PART, UNKNOWN, DocumentPack
 from headrace.packing.fit import Numbers, Packs
 from headrace.samplers.sampler import Keys, State
 from headrace.samplers.windowed import Batch
-
-UNKNOWN = -1
-"""The length of a document that came in the place of another one."""
 
 
 class PieceBounds(NamedTuple):
@@ -107,6 +104,15 @@ def with_others(batch: PackedBatch, places: Sequence[int], keys: Sequence[int]) 
     lengths = np.where(is_other, UNKNOWN, lengths[kept])
     pieces = PieceBounds(starts[kept], stops[kept], lengths, np.searchsorted(kept, edges))
     return PackedBatch(others, batch.positions[kept], pieces, batch.shape[1])
+
+
+def without_documents(batch: PackedBatch, key: int) -> PackedBatch:
+    """Returns the packs with none of the tokens of one document, which is there for its columns alone."""
+    bounds = np.array([NOT_THE_FIRST_PART], np.int64)
+    edges = np.ones_like(batch.pieces.edges)
+    edges[0] = 0
+    pieces = PieceBounds(bounds, bounds, np.array([UNKNOWN]), edges)
+    return PackedBatch(np.array([key]), batch.positions[:1], pieces, batch.shape[1])
 
 
 class PackedWindow:

@@ -209,6 +209,10 @@ class ChatTemplate:
                 else:
                     found = f"a list of {type(turn).__name__}"
                 raise SampleError.about("no conversation", place=self._place, found=found, expected=expected)
+            if not isinstance(turn["role"], str):
+                found = f"a role that is a {type(turn['role']).__name__}, as a batched step is given them"
+                fix = "leave batched out: the step takes one conversation at a time"
+                raise SampleError.about("no conversation", place=self._place, found=found, expected=expected, fix=fix)
 
         return turns
 

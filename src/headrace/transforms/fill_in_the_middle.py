@@ -82,8 +82,8 @@ class FillInTheMiddle:
             found = f"prefix={self.prefix}, middle={self.middle}, suffix={self.suffix}"
             raise UsageError.about("the parts could not be told apart", place=place, found=found, expected="three ids")
 
-        checked_share("rate", self.rate)
-        checked_share("spm_rate", self.spm_rate)
+        checked_share("rate", self.rate, place)
+        checked_share("spm_rate", self.spm_rate, place)
 
     def __call__(self, sample: Any) -> Any:
         """Returns the sample, with its token ids rearranged or as they were. Raises `SampleError` for other than token

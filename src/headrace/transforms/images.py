@@ -105,7 +105,7 @@ class TrainImages(IntoArray):
         object.__setattr__(self, "size", checked_size(self.size))
         object.__setattr__(self, "scale", checked_range("scale", self.scale, 0, 1))
         object.__setattr__(self, "ratio", checked_range("ratio", self.ratio, 0))
-        object.__setattr__(self, "flip", checked_share("flip", self.flip))
+        object.__setattr__(self, "flip", checked_share("flip", self.flip, type(self).__name__))
         checked_interpolation(self.interpolation)
         if self.jitter is None:
             jitter = None

@@ -150,11 +150,17 @@ def checked_range(name: str, value: Range, lowest: float, highest: float = math.
     return low, high
 
 
-def checked_share(name: str, value: Any) -> float:
-    """Returns a probability; raises `UsageError` unless it lies in 0 to 1."""
+def checked_share(name: str, value: Any, step: str) -> float:
+    """Returns a probability, an argument of a step; raises `UsageError` unless it lies in 0 to 1."""
     is_number = isinstance(value, Real)
     if not is_number or not 0 <= value <= 1:
-        raise UsageError.about(f"{name} is no probability", found=value, expected="0 to 1")
+        raise UsageError.about(
+            f"{name} is no probability",
+            place=f"{step}({name}=)",
+            found=repr(value),
+            expected="a number from 0 to 1",
+            fix="give a share, such as 0.5 for every other sample",
+        )
     return float(value)
 
 

@@ -177,7 +177,7 @@ class RandomHorizontalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", checked_share("p", self.p))
+        object.__setattr__(self, "p", checked_share("p", self.p, type(self).__name__))
 
     def __call__(self, value: object) -> Any:
         """Returns an image or a batch, mirrored or not, in memory of its own."""
