@@ -134,7 +134,7 @@ def test_weights_may_be_tensors_of_any_kind_and_are_not_changed() -> None:
         ([float("inf")], "inf at index 0"),
         ([0, 0], "zeros only"),
         (["a"], "list: "),
-        (None, "shape ()"),
+        (None, "found:    None"),
         ([[1], [1, 2]], "list: "),
     ],
 )
