@@ -14,10 +14,14 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from headrace.core.text.versions import numbers_of
+from tests.servers.processes import free_ports
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 
@@ -46,9 +50,10 @@ def torchrun(ranks: int) -> tuple[str, ...]:
 
 
 TORCHRUN = torchrun(2)
-# With `--cpu` it starts one process, whatever the number; the scripts ask for CPUs themselves.
+# With `--cpu` it starts one process, whatever the number; the scripts ask for CPUs themselves. Older versions take port
+# 0 as it is, instead of a free one, and the ranks never meet.
 LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
-          "--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0")  # fmt: skip
+          "--mixed_precision=no", "--dynamo_backend=no", f"--main_process_port={free_ports(1)[0]}")  # fmt: skip
 
 CLIENTS = [
     Client("lightning", "lightning", "lightning_fit.py"),
@@ -141,6 +146,8 @@ def test_a_framework_gets_the_same_batches(client: Client, way: str) -> None:
             pytest.skip(f"{module} is not installed{WHY.get(module, ': `make test-clients` installs it')}")
     if way == "device" and client.builds_its_own:
         pytest.skip("the framework takes the loader's dataset and samplers, and moves batches itself")
+    if client.launcher is LAUNCH and way in ("run", "use") and numbers_of(version("accelerate")) < (1, 13):
+        pytest.skip("on several ranks, Accelerate before 1.13 takes the state of any loader for that of torchdata's")
     reference = outcome(client, "torch")
     assert reference.batches
     assert all(reference.batches.values())
