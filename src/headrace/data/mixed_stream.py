@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -129,6 +130,8 @@ class MixedIterator:
         self._counted = 0.0
         self._given = 0
         self._row = 0
+        # A state is made behind each batch, and the row changes rarely.
+        self._digest_of = functools.lru_cache(maxsize=1)(rules.digest)
         self._asked_at: int | None = None
         self._weights = rules.rows[0][1]
         self._shares: list[float] | None = None
@@ -254,7 +257,7 @@ class MixedIterator:
             "given": self._given,
             "weights": list(self._weights),
             "row": self._row,
-            "rows": self._rules.digest(self._row),
+            "rows": self._digest_of(self._row),
             "asked_at": self._asked_at,
             "over": self._is_over,
         }

@@ -332,11 +332,12 @@ class ChunkReader(BlockReader):
             field = self.schema[name]
             missing: dict[int, str] = {}
             try:
-                missing = missing_filters(file[name])
+                dataset = file[name]
+                missing = missing_filters(dataset)
                 if field.kind == "text":
-                    part = file[name].asstr(errors="surrogateescape")[start:stop]
+                    part = dataset.asstr(errors="surrogateescape")[start:stop]
                 else:
-                    part = file[name][start:stop]
+                    part = dataset[start:stop]
 
                 if field.kind == "bytes":
                     values = list(map(bytes, part))
